@@ -1,0 +1,134 @@
+"""Every error that this library raises on purpose.
+
+    GuideLoomError
+    ├── ManifestError (ValueError)          a manifest that cannot be read, or that is not one
+    ├── UnsafePathError (ValueError)        a name in a manifest that could leave the dataset
+    ├── BackendError (OSError)              bytes that could not be read
+    │   ├── MissingFileError (FileNotFoundError)
+    │   ├── ShortReadError (EOFError)       the file ends before the range does
+    │   ├── ReadError                       the system's own error, in ``errno``
+    │   └── RangesError                     some ranges of a batch failed; the rest are valid
+    ├── CorruptionError (OSError)           bytes that do not match their checksum
+    ├── ConversionError (ValueError)        a stored value does not fit the dtype asked for
+    ├── WriteError (OSError)                a shard that could not be written; it is not published
+    ├── ShardError (ValueError)             shards that cannot be committed together
+    ├── CommitConflict (RuntimeError)       another commit came first
+    ├── StateError (ValueError)             a loader state that cannot be read
+    │   └── StateMismatchError              a loader state of another dataset, order or window
+    └── ClosedError (RuntimeError)          a reader, loader or bridge that is closed, or of a parent process
+
+Each takes one message and keyword details, so that it survives pickling to and from a worker process.
+Wrong arguments are plain ``ValueError`` or ``TypeError``.
+"""
+
+from typing import Any, Self
+
+
+class GuideLoomError(Exception):
+    """Base of every error of this library.
+
+    Parameters
+    ----------
+    message : str
+        What happened, where, and what to do.
+    **details
+        The same facts as values; each becomes an attribute.
+    """
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __getattr__(self, name: str) -> Any:
+        details = self.__dict__.get("details", {})
+        if name in details:
+            return details[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.details)
+
+    def for_sample(self, sample: int) -> Self:
+        """Return the same error, naming the sample that could not be delivered."""
+        error = type(self)(f"sample {sample}: {self.message}", **{**self.details, "sample": sample})
+        error.__cause__ = self.__cause__
+        return error
+
+
+def _rebuild(cls: type[GuideLoomError], message: str, details: dict[str, Any]) -> GuideLoomError:
+    return cls(message, **details)
+
+
+class ManifestError(GuideLoomError, ValueError):
+    """A manifest cannot be read, or does not describe a dataset."""
+
+
+class UnsafePathError(GuideLoomError, ValueError):
+    """A name in a manifest could reach outside the dataset."""
+
+
+class _SystemError(GuideLoomError, OSError):
+    """An error of input or output; ``errno`` is the system's number, where there is one."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.errno = details.get("errno")
+
+
+class BackendError(_SystemError):
+    """Bytes could not be read. Details: ``path``, and ``offset`` and ``length`` where they are known."""
+
+
+class MissingFileError(BackendError, FileNotFoundError):
+    """A file that should be there is not. Details: ``path``."""
+
+
+class ShortReadError(BackendError, EOFError):
+    """A file ends before a range does. Details: ``path``, ``offset``, ``length``, ``found``."""
+
+
+class ReadError(BackendError):
+    """The system refused a read. Details: ``path``, ``offset``, ``length``, ``errno``."""
+
+
+class RangesError(BackendError):
+    """Some ranges of one call failed; the others are valid.
+
+    Details: ``failures``, a dict from the index of a range to its error.
+    """
+
+
+class CorruptionError(_SystemError):
+    """Bytes do not match their checksum. Details: ``path``, ``offset``, ``length``, ``expected``, ``found``."""
+
+
+class ConversionError(GuideLoomError, ValueError):
+    """A stored value does not fit the dtype asked for. Details: ``field``, ``path``, ``offset``."""
+
+
+class WriteError(_SystemError):
+    """A shard could not be written, and is not published. Details: ``shard``, ``path``."""
+
+
+class ShardError(GuideLoomError, ValueError):
+    """Shards cannot be committed together. Details: ``shards``."""
+
+
+class CommitConflict(GuideLoomError, RuntimeError):  # noqa: N818 - an outcome to act on, named as databases do
+    """Another commit published this snapshot first. Details: ``snapshot``. Open the storage again and retry."""
+
+
+class StateError(GuideLoomError, ValueError):
+    """A loader state cannot be read: it is damaged, or of another version."""
+
+
+class StateMismatchError(StateError):
+    """A loader state belongs to another dataset, order or window. Details: ``differences``."""
+
+
+class ClosedError(GuideLoomError, RuntimeError):
+    """A reader, loader or bridge is closed, or was made in the parent of this process."""
