@@ -1,0 +1,62 @@
+from collections.abc import Sequence
+from typing import Any
+
+from guideloom._typing import Int32Array, Int64Array, UInt32Array
+
+HAVE_PREADV: bool
+TYPE_CODES: dict[str, int]
+BYTES_CODE: int
+DONE: int
+SHORT: int
+CORRUPT: int
+OVERFLOW: int
+PENDING: int
+
+class Buffers:
+    def __init__(self, buffers: Sequence[Any]) -> None: ...
+    def __len__(self) -> int: ...
+    def fill(self, addresses: Int64Array, sizes: Int64Array) -> None: ...
+
+def group_by_file(files: Int32Array, order: Int32Array, num_files: int) -> list[tuple[int, int, int]]: ...
+
+class ReadJob:
+    num_pieces: int
+    direct: bool
+    checked: bool
+    cancelled: bool
+    status: Int32Array
+    detail: Int64Array
+    def __init__(
+        self,
+        *,
+        file: Int32Array,
+        offset: Int64Array,
+        length: Int64Array,
+        batch: Int32Array,
+        element: Int64Array,
+        base: Int64Array,
+        status: Int32Array,
+        detail: Int64Array,
+        row_bytes: int,
+        fields: Sequence[tuple[int, int, int, int, int]],
+        keep: object,
+    ) -> None: ...
+    def check(
+        self, block_bytes: int, file_bytes: Int64Array, seeds: UInt32Array, expected: Int64Array, keep: object
+    ) -> None: ...
+    def run(self, order: Int32Array, descriptors: Int32Array, cached_only: bool = False) -> None: ...
+    def forget(self, order: Int32Array, descriptors: Int32Array) -> None: ...
+    def num_pending(self) -> int: ...
+    def num_bytes(self) -> int: ...
+    def num_ranges(self) -> tuple[int, int]: ...
+    def fill_ranges(
+        self,
+        scratch_buffer: int,
+        piece: Int32Array,
+        file: Int32Array,
+        offset: Int64Array,
+        length: Int64Array,
+        buffer: Int32Array,
+        position: Int64Array,
+    ) -> None: ...
+    def finish(self, scratch_address: int) -> None: ...

@@ -1,0 +1,1 @@
+"""From positions to samples: pure functions, without I/O or state."""
