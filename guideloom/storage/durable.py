@@ -1,0 +1,262 @@
+"""Files and folders that are there whole and durably, or not at all.
+
+The order is always the same: write under a temporary name in the same folder, sync, rename, sync the folder. What fails
+on the way is final: a sync that failed once says nothing when it is repeated.
+
+References
+----------
+Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014; Rebello et al., "Can Applications Recover from fsync
+Failures?", USENIX ATC 2020.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from guideloom.errors import ClosedError, ManifestError, MissingFileError, ReadError, WriteError
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NewFile:
+    """A file that takes its name only when it is whole.
+
+    Parameters
+    ----------
+    path : Path
+        The name to take.
+
+    Raises
+    ------
+    WriteError
+        If the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary = _temporary(path)
+        self._pid = os.getpid()
+        self._descriptor = -1
+        with self._final():
+            self._descriptor = os.open(self._temporary, _NEW, 0o666)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes.
+
+        Raises
+        ------
+        WriteError
+            If not all could be written; the file is gone.
+        ClosedError
+            In a child of the process that made it.
+        """
+        view = memoryview(data)
+        with self._final():
+            while len(view):
+                view = view[os.write(self._descriptor, view) :]
+
+    def publish(self) -> None:
+        """Sync the file, close it, and let it take its name. The name is durable once its folder is synced.
+
+        Raises
+        ------
+        WriteError
+            If a step failed; the file is gone.
+        ClosedError
+            In a child of the process that made it.
+        """
+        with self._final():
+            os.fsync(self._descriptor)
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+            os.rename(self._temporary, self.path)
+
+    def remove(self) -> None:
+        """Remove the file, under whichever name it has. In a child of the process that made it, only close it."""
+        self._discard()
+        if self._pid == os.getpid():
+            remove(self.path)
+
+    def _discard(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        if self._pid == os.getpid():
+            remove(self._temporary)
+
+    @contextlib.contextmanager
+    def _final(self) -> Iterator[None]:
+        try:
+            if self._pid != os.getpid():
+                raise ClosedError(f"{self.path} is written by the parent of this process; make a writer here")
+            with _writing(self.path):
+                yield
+        except BaseException:
+            self._discard()
+            raise
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Make `path` a file of `data`, durably, in place of what it named before.
+
+    Raises
+    ------
+    WriteError
+        If a step failed; `path` names what it did, or, if only the last sync of the folder failed, perhaps `data`.
+    """
+    file = NewFile(path)
+    file.write(data)
+    file.publish()
+    sync_folder(path.parent)
+
+
+def publish_folder(path: Path, files: Mapping[str, bytes]) -> bool:
+    """Make the folder `path` with these files in it, durably, unless it exists. Of several that try, one succeeds.
+
+    Parameters
+    ----------
+    path : Path
+        The folder, which is never an empty one, so that no rename can replace it.
+    files : mapping of str to bytes
+        At least one name and content.
+
+    Returns
+    -------
+    bool
+        Whether this call made it.
+
+    Raises
+    ------
+    WriteError
+        If a step failed; there is no such folder, or, if only the last sync of its parent failed, perhaps it is whole.
+    """
+    prepared = _temporary(path)
+    try:
+        with _writing(path):
+            os.mkdir(prepared)
+        for name, data in files.items():
+            write_file(prepared / name, data)
+        with _writing(path):
+            try:
+                os.rename(prepared, path)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                shutil.rmtree(prepared, ignore_errors=True)
+                return False
+    except BaseException:
+        shutil.rmtree(prepared, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+    return True
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, durably.
+
+    Raises
+    ------
+    WriteError
+        If one cannot be made, or is something else than a folder.
+    """
+    if path.is_dir():
+        return
+    if path != path.parent:
+        make_folder(path.parent)
+    with _writing(path):
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable.
+
+    Raises
+    ------
+    WriteError
+        If the sync failed; this is final.
+    """
+    with _writing(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there and can be removed: for what is invisible anyway."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def read_file(path: Path, *, max_bytes: int) -> bytes:
+    """Return a small regular file.
+
+    Raises
+    ------
+    MissingFileError
+        If it is not there.
+    ManifestError
+        If it is a link, a folder or a device, or longer than `max_bytes`.
+    ReadError
+        If it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+                raise ManifestError(f"{path} is no regular file of at most {max_bytes} bytes", path=str(path))
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(max_bytes)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{path} is not there", path=str(path)) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ManifestError(f"{path} is a link, not a file of the dataset", path=str(path)) from error
+        raise ReadError(f"{path} cannot be read: {error.strerror}", path=str(path), errno=error.errno) from error
+
+
+def list_folder(path: Path) -> list[str]:
+    """Return the names in a folder, in order; none if there is no such folder.
+
+    Raises
+    ------
+    ReadError
+        If it cannot be listed.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ReadError(f"{path} cannot be listed: {error.strerror}", path=str(path), errno=error.errno) from error
+
+
+def _temporary(path: Path) -> Path:
+    """Return a name beside `path` that nobody else has, and that no reader looks for."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}"
+        raise WriteError(message, path=str(path), errno=error.errno) from error
