@@ -1,0 +1,47 @@
+"""GuideLoom: async-first I/O for training data, and a DataLoader that resumes exactly.
+
+Importing it starts no thread, loop or socket, and loads neither torch nor aiohttp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guideloom import errors
+from guideloom.backends import LocalBackend, MemoryBackend, RangeBackend, ReadBackend
+from guideloom.datasets.opening import open_dataset
+from guideloom.datasets.stream import StreamDataset
+from guideloom.errors import GuideLoomError, StateMismatchError
+from guideloom.loader.loader import Loader
+from guideloom.ranges import ByteRanges
+from guideloom.storage.stream import StreamStorage
+
+if TYPE_CHECKING:
+    from guideloom.pytorch import StatefulDataLoader
+
+__version__ = "2.0.0.dev0"
+
+__all__ = [
+    "ByteRanges",
+    "GuideLoomError",
+    "Loader",
+    "LocalBackend",
+    "MemoryBackend",
+    "RangeBackend",
+    "ReadBackend",
+    "StateMismatchError",
+    "StatefulDataLoader",
+    "StreamDataset",
+    "StreamStorage",
+    "__version__",
+    "errors",
+    "open_dataset",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "StatefulDataLoader":  # imports torch
+        from guideloom.pytorch import StatefulDataLoader
+
+        return StatefulDataLoader
+    raise AttributeError(f"module 'guideloom' has no attribute {name!r}")

@@ -1,0 +1,144 @@
+"""Open files, kept for reuse and bounded for the whole process."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import resource
+import stat
+import threading
+from collections import OrderedDict
+
+from guideloom.errors import BackendError
+
+# A quarter of the soft limit at most, so that user code and other libraries have room for theirs.
+MOST_OPEN_FILES = 256
+
+
+def _capacity() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(8, min(MOST_OPEN_FILES, soft // 4))
+
+
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file for reading, and refuse anything that is not a regular one."""
+    # O_NONBLOCK: a FIFO put in place of a shard must not hang the open.
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BackendError(f"{path} is not a regular file", path=path, errno=errno.EINVAL)
+    return descriptor
+
+
+class _Entry:
+    __slots__ = ("descriptor", "doomed", "lock", "pins")
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self.pins = 0
+        self.doomed = False  # closed by its owner: goes with its last pin
+        self.lock = threading.Lock()
+
+
+class DescriptorCache:
+    """Descriptors of read-only files, the least recently used closed first.
+
+    A file in use is pinned, and never closed under its reader. Opening happens outside the common lock, once a file.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def pin(self, path: str) -> int:
+        """Return a descriptor of a file, opening it if need be; `unpin` it after use."""
+        with self._lock:
+            entry = self._entries.get(path)
+            if entry is None:
+                entry = self._entries[path] = _Entry()
+                self._evict(len(self._entries) - _capacity())
+            else:
+                self._entries.move_to_end(path)
+            entry.pins += 1
+            entry.doomed = False
+        try:
+            if entry.descriptor < 0:
+                with entry.lock:
+                    if entry.descriptor < 0:
+                        entry.descriptor = self._open(path)
+        except BaseException:
+            self.unpin(path, entry_failed=entry)
+            raise
+        return entry.descriptor
+
+    def pin_if_open(self, path: str) -> int:
+        """Return a descriptor of a file that is open already, pinned, or -1."""
+        with self._lock:
+            entry = self._entries.get(path)
+            if entry is None or entry.descriptor < 0:
+                return -1
+            entry.pins += 1
+            self._entries.move_to_end(path)
+            return entry.descriptor
+
+    def unpin(self, path: str, *, entry_failed: _Entry | None = None) -> None:
+        """Give back a file that was pinned."""
+        with self._lock:
+            entry = entry_failed or self._entries.get(path)
+            if entry is None:  # forgotten in a forked child
+                return
+            entry.pins -= 1
+            surplus = entry.doomed or entry.descriptor < 0 or len(self._entries) > _capacity()
+            if entry.pins == 0 and surplus:
+                self._close(path, entry)
+
+    def close_below(self, root: str) -> None:
+        """Close every file under a root; those in use are closed when they are unpinned."""
+        prefix = os.path.join(root, "")
+        with self._lock:
+            for path, entry in list(self._entries.items()):
+                if path.startswith(prefix):
+                    if entry.pins:
+                        entry.doomed = True
+                    else:
+                        self._close(path, entry)
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: the parent's threads and their pins are not here, and its lock may be held for ever."""
+        for entry in self._entries.values():
+            if entry.descriptor >= 0:
+                os.close(entry.descriptor)
+        self._entries.clear()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _open(self, path: str) -> int:
+        try:
+            return open_regular(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        with self._lock:
+            self._evict(len(self._entries))
+        return open_regular(path)
+
+    def _evict(self, count: int) -> None:
+        if count <= 0:
+            return
+        unused = (item for item in self._entries.items() if not item[1].pins and item[1].descriptor >= 0)
+        for path, entry in list(itertools.islice(unused, count)):
+            self._close(path, entry)
+
+    def _close(self, path: str, entry: _Entry) -> None:
+        if self._entries.get(path) is entry:
+            del self._entries[path]
+        if entry.descriptor >= 0:
+            os.close(entry.descriptor)
+            entry.descriptor = -1
+
+
+descriptors = DescriptorCache()
+os.register_at_fork(after_in_child=descriptors.forget_after_fork)

@@ -1,0 +1,109 @@
+"""Open a dataset from its manifest."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from guideloom._typing import PathLike
+from guideloom.backends import from_url
+from guideloom.backends.base import ReadBackend
+from guideloom.bridge import run_sync
+from guideloom.datasets.selection import Fields
+from guideloom.datasets.stream import StreamDataset
+from guideloom.errors import ManifestError, MissingFileError
+from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, load_manifest
+
+
+def open_dataset(
+    location: PathLike | ReadBackend,
+    *,
+    window: int,
+    stride: int | None = None,
+    offset: int = 0,
+    fields: Fields = None,
+    verify: bool = True,
+    snapshot: int | None = None,
+) -> StreamDataset:
+    """Open a dataset; only its manifest is read.
+
+    Parameters
+    ----------
+    location : str, path or ReadBackend
+        A folder, a URL, or a backend that is bound to either.
+    window : int
+        Elements of a window.
+    stride : int, default `window`
+        Elements from the start of one window to the next. ``window=2049, stride=2048`` gives each window of 2048 its
+        label token.
+    offset : int, default 0
+        Elements before the first window.
+    fields : None, sequence of str, or mapping of str to dtype, default None
+        All fields as stored; some of them; or some, converted as they are read. An integer that does not fit the dtype
+        asked for is an error.
+    verify : bool, default True
+        Whether every 4 KiB block is compared with its checksum before any of it is delivered.
+    snapshot : int, optional
+        An earlier snapshot; the newest by default.
+
+    Returns
+    -------
+    StreamDataset
+
+    Raises
+    ------
+    MissingFileError
+        If there is no dataset.
+    ManifestError
+        If its manifest is damaged, or needs a newer version of this library.
+    ValueError, TypeError
+        If an argument does not suit the dataset.
+
+    Examples
+    --------
+    >>> dataset = open_dataset("data/corpus", window=2048, fields={"tokens": "int64"})  # doctest: +SKIP
+    """
+    if isinstance(location, ReadBackend):
+        backend, name = location, repr(location)
+    else:
+        backend, name = from_url(location), os.fspath(location)
+    manifest = run_sync(_read_manifest(backend, name, snapshot))
+    return StreamDataset(
+        backend=backend,
+        manifest=manifest,
+        location=name,
+        window=window,
+        stride=window if stride is None else stride,
+        offset=offset,
+        fields=fields,
+        verify=verify,
+    )
+
+
+def reopen(
+    backend: ReadBackend, location: str, snapshot: int, fingerprint: str, options: dict[str, Any]
+) -> StreamDataset:
+    """Open the dataset that was pickled, in another process perhaps."""
+    manifest = run_sync(_read_manifest(backend, location, snapshot))
+    if manifest.fingerprint != fingerprint:
+        raise ManifestError(
+            f"snapshot {snapshot} of {location} has fingerprint {manifest.fingerprint}, and had {fingerprint} when the "
+            "dataset was pickled: it is another dataset under the same name",
+            path=location,
+        )
+    return StreamDataset(backend, manifest, location, **options)
+
+
+async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | None) -> Manifest:
+    path = MANIFEST_NAME if snapshot is None else f"snapshots/{snapshot}/{MANIFEST_NAME}"
+    await backend.open()
+    try:
+        data = await backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+    except MissingFileError as error:
+        what = "no dataset" if snapshot is None else f"no snapshot {snapshot}"
+        raise MissingFileError(
+            f"there is {what} at {location}: {path} is missing. Was it committed?", path=path
+        ) from error
+    finally:
+        await backend.close()
+    return load_manifest(data, path=f"{location}/{path}")

@@ -1,0 +1,149 @@
+"""A token stream as windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from guideloom.backends.base import ReadBackend
+from guideloom.datasets.readers import AsyncReader, SyncReader
+from guideloom.datasets.selection import Fields, Output, select
+from guideloom.datasets.windows import GroupFiles, WindowGrid, WindowReader
+from guideloom.storage.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StreamDataset:
+    """Windows of a token stream, over the concatenation of all its shards.
+
+    Window ``i`` is elements ``offset + i * stride`` to ``offset + i * stride + window``. Windows may cross shard
+    edges; the incomplete last one is left out. Made by `guideloom.open_dataset`; holds no open file, thread or loop,
+    and pickles to its location and options.
+
+    Parameters
+    ----------
+    backend : ReadBackend
+        Where the dataset lies.
+    manifest : Manifest
+        What it holds.
+    location : str
+        How to call it in messages.
+    window, stride, offset : int
+        Elements of a window, from one to the next, and before the first.
+    fields : None, sequence of str, or mapping of str to dtype
+        The fields to deliver.
+    verify : bool
+        Whether blocks are compared with their checksums.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or a field does not exist.
+    """
+
+    backend: ReadBackend
+    manifest: Manifest
+    location: str
+    window: int
+    stride: int
+    offset: int = 0
+    fields: Fields = None
+    verify: bool = True
+    outputs: tuple[Output, ...] = field(init=False)
+    grid: WindowGrid = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("window", 1), ("stride", 1), ("offset", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        object.__setattr__(self, "outputs", select(self.manifest.schema, self.fields))
+        starts = np.zeros(len(self.manifest.shards) + 1, np.int64)
+        np.cumsum([shard.rows for shard in self.manifest.shards], out=starts[1:])
+        object.__setattr__(self, "grid", WindowGrid(self.window, self.stride, self.offset, starts))
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return len(self.grid)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{output.name} {_describe(output)}" for output in self.outputs)
+        stride = f", stride={self.stride}" if self.stride != self.window else ""
+        offset = f", offset={self.offset}" if self.offset else ""
+        return (
+            f"StreamDataset({self.location!r}, window={self.window}{stride}{offset})\n"
+            f"  {fields}\n"
+            f"  {len(self):,} windows of {self.num_elements:,} elements in {len(self.manifest.shards):,} shards, "
+            f"snapshot {self.manifest.snapshot}{'' if self.verify else ', not verified'}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from guideloom.datasets.opening import reopen
+
+        options = {name: getattr(self, name) for name in ("window", "stride", "offset", "fields", "verify")}
+        return reopen, (self.backend, self.location, self.manifest.snapshot, self.manifest.fingerprint, options)
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the whole stream."""
+        return int(self.grid.starts[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of schema and content; the same for the same data, however it was written."""
+        return self.manifest.fingerprint
+
+    def async_reader(self) -> AsyncReader:
+        """Return a reader for use inside an event loop, with ``async with``."""
+        return AsyncReader(self)
+
+    def sync_reader(self) -> SyncReader:
+        """Return a reader for use without an event loop, with ``with``."""
+        return SyncReader(self)
+
+    def with_fields(self, fields: Fields) -> StreamDataset:
+        """Return the same windows with other fields, or other dtypes."""
+        return StreamDataset(
+            self.backend, self.manifest, self.location, self.window, self.stride, self.offset, fields, self.verify
+        )
+
+    def window_reader(self) -> WindowReader:
+        """Return a reader of whole slices of batches; the backend must be open."""
+        return WindowReader(self.backend, self.grid, self._groups(), self.outputs, verify=self.verify)
+
+    def requested_dtype(self, output: Output) -> bool:
+        """Return whether the caller chose the dtype of an output."""
+        return isinstance(self.fields, Mapping) and self.fields[output.name] is not None
+
+    def _groups(self) -> list[GroupFiles]:
+        """Return the column groups that hold a field to deliver, as arrays over the shards."""
+        groups = []
+        for number, group in enumerate(self.manifest.groups):
+            offsets = {field.name: field.offset for field in group.fields}
+            outputs = [(output, offsets[output.name]) for output in self.outputs if output.name in offsets]
+            if not outputs:
+                continue
+            files = [shard.files[number] for shard in self.manifest.shards]
+            groups.append(
+                GroupFiles(
+                    paths=[file.file for file in files],
+                    side_paths=[file.checksums for file in files],
+                    byte_offsets=np.array([file.byte_offset for file in files], np.int64),
+                    file_bytes=np.array([file.bytes for file in files], np.int64),
+                    seeds=np.array([file.checksum_seed for file in files], np.uint32),
+                    row_bytes=group.row_bytes,
+                    outputs=outputs,
+                )
+            )
+        return groups
+
+
+def _describe(output: Output) -> str:
+    shape = "".join(f"[{length}]" for length in output.field.shape)
+    as_stored = output.dtype == output.field.dtype
+    return f"{output.field.dtype}{shape}" + ("" if as_stored else f" as {output.dtype}")

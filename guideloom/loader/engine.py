@@ -1,0 +1,334 @@
+"""What every loader is: a cursor over epochs, and an iterator that reads ahead of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from guideloom._typing import Int64Array
+from guideloom.bridge import Bridge, Handover
+from guideloom.datasets.readers import AsyncReader
+from guideloom.datasets.stream import StreamDataset
+from guideloom.datasets.windows import Allocate, Batch
+from guideloom.errors import ClosedError
+from guideloom.loader.state import (
+    STATE_FORMAT,
+    STATE_VERSION,
+    DatasetState,
+    LoaderState,
+    OrderState,
+    Segment,
+    check_state,
+    decode_state,
+    encode_state,
+    probe,
+)
+from guideloom.sampling.order import Order, Shuffle
+from guideloom.sampling.partition import Partition
+from guideloom.sampling.permutation import SHUFFLE_VERSION
+from guideloom.sampling.plan import EpochPlan
+from guideloom.scheduler.lookahead import Slice
+
+T = TypeVar("T")
+
+logger = logging.getLogger("guideloom")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The next batch that the consumer has not received.
+
+    Parameters
+    ----------
+    epoch : int
+        Its epoch.
+    step : int
+        Batches received in the epoch before it.
+    position : int
+        Samples that all ranks together have received in the epoch.
+    """
+
+    epoch: int
+    step: int
+    position: int
+
+
+class Engine(Generic[T]):
+    """Order, partition, position and state of a loader; `Loader` and `StatefulDataLoader` are its faces.
+
+    Parameters
+    ----------
+    dataset : StreamDataset
+        What to read.
+    partition : Partition
+        Which part of each step this rank reads.
+    shuffle, seed
+        As `Order` takes them.
+    prefetch, max_bytes_in_flight
+        As `AsyncReader.batches` takes them.
+    deliver : callable
+        Turns a batch of arrays into what the user gets, on the consumer's thread.
+    allocate : callable
+        Makes the arrays that are read into.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamDataset,
+        partition: Partition,
+        *,
+        shuffle: Shuffle,
+        seed: int,
+        prefetch: int | None,
+        max_bytes_in_flight: int,
+        deliver: Callable[[Batch], T],
+        allocate: Allocate = np.empty,
+    ) -> None:
+        self.dataset = dataset
+        self.partition = partition
+        self.order = Order(len(dataset), shuffle, seed)
+        self._ahead = prefetch, max_bytes_in_flight
+        self._deliver = deliver
+        self._allocate = allocate
+        self._cursor = Cursor(0, 0, 0)
+        self._segments = [Segment(0, 0, 0, partition.world_size, partition.batch_size)]
+        self._iterator: EpochIterator[T] | None = None
+        self._bridge: Bridge | None = None
+        self._reader: AsyncReader | None = None
+        self._closed = False
+
+    @property
+    def cursor(self) -> Cursor:
+        """The next batch that the consumer has not received."""
+        return self._cursor if self._iterator is None else self._iterator.cursor
+
+    @property
+    def num_steps(self) -> int:
+        """Batches of a whole epoch."""
+        return self.partition.num_steps(self.order.length)
+
+    def iterate(self) -> EpochIterator[T]:
+        """Begin an epoch, or continue one where a state says; an iterator made before ends."""
+        if self._closed:
+            raise ClosedError("this loader is closed")
+        cursor = self.cursor
+        if self._iterator is not None:
+            self._iterator.close()
+            if self._iterator.in_the_middle:
+                cursor = Cursor(cursor.epoch + 1, 0, 0)
+        self._cursor, self._iterator = cursor, None
+        plan = EpochPlan(self.order, self.partition, cursor.epoch, cursor.position)
+        bridge, reader = self._open()
+        lookahead = reader.look_ahead(plan, *self._ahead, self._allocate)
+        handover = Handover(bridge, lookahead.next_slice, lookahead.close)
+        self._iterator = EpochIterator(plan, cursor.step, handover, self._deliver)
+        return self._iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make an epoch the next one. The current one may be named, to no effect.
+
+        Raises
+        ------
+        ValueError
+            If a state of the middle of another epoch was loaded and has not been continued.
+        """
+        if not 0 <= epoch < 2**64:
+            raise ValueError(f"epoch must be in 0 .. 2**64 - 1, not {epoch}")
+        cursor = self.cursor
+        if epoch == cursor.epoch:
+            return
+        if cursor.step and self._iterator is None:
+            raise ValueError(
+                f"the loaded state is at step {cursor.step} of epoch {cursor.epoch}; set_epoch({epoch}) would skip the "
+                "rest of that epoch. Iterate first, or load the state of another epoch"
+            )
+        self._move_to(Cursor(epoch, 0, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as plain JSON types."""
+        cursor = self.cursor
+        order = self.order
+        state = LoaderState(
+            format=STATE_FORMAT,
+            version=STATE_VERSION,
+            dataset=self._dataset_state(),
+            order=OrderState(order.mode, SHUFFLE_VERSION, str(order.seed), probe(order, cursor.epoch, cursor.position)),
+            epoch=cursor.epoch,
+            step=cursor.step,
+            position=cursor.position,
+            segments=self._segments,
+        )
+        return encode_state(state)
+
+    def load_state_dict(self, plain: Any) -> None:
+        """Continue from a state; check all of it before changing anything."""
+        state = decode_state(plain)
+        check_state(state, self._dataset_state(), self.order)
+        cursor = Cursor(state.epoch, state.step, state.position)
+        segments, partition = state.segments, self.partition
+        remaining = self.order.length - cursor.position
+        if cursor.position and not partition.num_steps(remaining):
+            logger.warning(
+                "the state leaves %d samples of epoch %d, less than a step of %d: drop_last drops them",
+                remaining, cursor.epoch, partition.step_size,
+            )  # fmt: skip
+            cursor = Cursor(cursor.epoch + 1, 0, 0)
+        if (segments[-1].world_size, segments[-1].batch_size) != (partition.world_size, partition.batch_size):
+            here = Segment(cursor.epoch, cursor.step, cursor.position, partition.world_size, partition.batch_size)
+            segments = [*segments, here]
+        self._segments = segments
+        self._move_to(cursor)
+
+    def sample_ids(self, step: int, epoch: int | None) -> Int64Array:
+        """Return the samples of this rank's batch at a step; see `Loader.sample_ids`."""
+        epoch = self.cursor.epoch if epoch is None else epoch
+        segment = next((s for s in reversed(self._segments) if (s.epoch, s.step) <= (epoch, step)), self._segments[0])
+        partition = self.partition
+        if (segment.world_size, segment.batch_size) != (partition.world_size, partition.batch_size):
+            if partition.rank >= segment.world_size:
+                raise IndexError(f"step {step} of epoch {epoch} was read by {segment.world_size} ranks only")
+            partition = Partition(segment.batch_size, partition.rank, segment.world_size, partition.drop_last)
+        first, start = (segment.step, segment.position) if segment.epoch == epoch else (0, 0)
+        plan = EpochPlan(self.order, partition, epoch, start)
+        if not first <= step < first + plan.num_steps:
+            raise IndexError(f"epoch {epoch} has steps {first} to {first + plan.num_steps - 1}, not {step}")
+        return plan.samples(step - first, 1)[0]
+
+    def describe(self) -> str:
+        """Return what the loaders' reprs say."""
+        cursor, partition, order = self.cursor, self.partition, self.order
+        shuffle = f"shuffle={order.mode!r}, seed={order.seed}" if order.mode else "in order"
+        drop_last = ", drop_last" if partition.drop_last else ""
+        dataset = repr(self.dataset).replace("\n", "\n  ")
+        return (
+            f"batch_size={partition.batch_size}, {shuffle}{drop_last})\n"
+            f"  rank {partition.rank} of {partition.world_size}, epoch {cursor.epoch}, "
+            f"batch {cursor.step:,} of {self.num_steps:,}{', closed' if self._closed else ''}\n"
+            f"  {dataset}"
+        )
+
+    def close(self) -> None:
+        """End the iterator, the loop and its thread. May be called again."""
+        self._closed = True
+        self._cursor, iterator, self._iterator = self.cursor, self._iterator, None
+        if iterator is not None:
+            iterator.close()
+        bridge, self._bridge = self._bridge, None
+        if bridge is not None and bridge.usable:
+            if self._reader is not None:
+                bridge.run(self._reader.close())
+            bridge.close()
+
+    def _move_to(self, cursor: Cursor) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+        self._cursor, self._iterator = cursor, None
+
+    def _open(self) -> tuple[Bridge, AsyncReader]:
+        if self._bridge is None or not self._bridge.usable or self._reader is None:  # the first time, or after a fork
+            self._bridge, self._reader = Bridge(), AsyncReader(self.dataset)
+            self._bridge.run(self._reader.open())
+        return self._bridge, self._reader
+
+    def _dataset_state(self) -> DatasetState:
+        dataset = self.dataset
+        return DatasetState(
+            kind=dataset.manifest.kind,
+            fingerprint=dataset.fingerprint,
+            snapshot=dataset.manifest.snapshot,
+            samples=len(dataset),
+            window=dataset.window,
+            stride=dataset.stride,
+            offset=dataset.offset,
+        )
+
+
+class EpochIterator(Iterator[T]):
+    """The batches of one epoch, or of its rest.
+
+    All that changes as a batch is handed out is one step count, so an interrupt at any moment leaves the position
+    right.
+    """
+
+    def __init__(
+        self,
+        plan: EpochPlan,
+        first_step: int,
+        handover: Handover[Slice[Batch | Exception]],
+        deliver: Callable[[Batch], T],
+    ) -> None:
+        self._plan = plan
+        self._num_steps = plan.num_steps
+        self._first_step = first_step
+        self._handover = handover
+        self._deliver = deliver
+        self._done = 0  # steps delivered
+        self._slice: Slice[Batch | Exception | None] = Slice(0, [])
+        self._error: Exception | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def cursor(self) -> Cursor:
+        """The next batch that was not delivered; of the next epoch once the last one of this was."""
+        done = self._done
+        if done and done >= self._num_steps:
+            return Cursor(self._plan.epoch + 1, 0, 0)
+        return Cursor(self._plan.epoch, self._first_step + done, self._plan.position(done))
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Whether some batches were delivered, but not all."""
+        return 0 < self._done < self._num_steps
+
+    def __iter__(self) -> EpochIterator[T]:
+        return self
+
+    def __len__(self) -> int:
+        """Return the number of batches that are left."""
+        return self._num_steps - self._done
+
+    def __next__(self) -> T:
+        with self._lock:
+            done = self._done
+            if done >= self._num_steps:
+                raise StopIteration
+            if self._closed:
+                raise ClosedError("this iterator has ended: its loader was closed, moved, or iterated again")
+            if self._error is not None:
+                raise self._error
+            if done - self._slice.first_step == len(self._slice.results):
+                self._slice = self._take()
+            first_step, results = self._slice
+            if first_step > done:
+                raise ClosedError(
+                    "an interrupt lost a batch; call loader.load_state_dict(loader.state_dict()) to go on"
+                )
+            result = results[done - first_step]
+            if isinstance(result, Exception):
+                self._error = result
+                raise result
+            batch = self._deliver(result)  # type: ignore[arg-type]  # only delivered ones are None
+            results[done - first_step] = None
+            self._done = done + 1
+            return batch
+
+    def _take(self) -> Slice[Any]:
+        try:
+            return self._handover.take()
+        except Exception as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._closed = True
+        self._handover.close()
+
+    def __del__(self) -> None:
+        self.close()

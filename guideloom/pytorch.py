@@ -1,0 +1,240 @@
+"""The loader for PyTorch: tensors, in a real ``torch.utils.data.DataLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+try:
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+except ImportError as error:
+    raise ImportError(
+        "guideloom.pytorch needs PyTorch: pip install torch (for a CPU build add the index that pytorch.org names). "
+        "Without PyTorch, guideloom.Loader gives NumPy batches"
+    ) from error
+
+import numpy as np
+
+from guideloom._typing import AnyArray, Int64Array
+from guideloom.datasets.stream import StreamDataset
+from guideloom.datasets.windows import Batch
+from guideloom.loader.engine import Engine, EpochIterator
+from guideloom.loader.topology import rank_and_world_size
+from guideloom.sampling.order import Shuffle
+from guideloom.sampling.partition import Partition
+from guideloom.scheduler.lookahead import MOST_BYTES_IN_FLIGHT
+
+Collate = Callable[[list[dict[str, torch.Tensor]]], Any]
+
+_WHY_NOT = {
+    "sampler": "the order comes from shuffle= and seed=, and each rank's part from rank= and world_size=",
+    "batch_sampler": "the order comes from shuffle= and seed=, and each rank's part from rank= and world_size=",
+    "num_workers": "reading already happens in the background; leave it at 0",
+    "worker_init_fn": "there are no worker processes",
+    "multiprocessing_context": "there are no worker processes",
+    "persistent_workers": "there are no worker processes, and the background loop lives as long as the loader",
+    "generator": "the order comes from seed=, an int",
+    "prefetch_factor": "say prefetch=, the batches to read ahead",
+    "timeout": "a read that fails is an error of the batch it belongs to",
+    "in_order": "batches always come in order",
+    "pin_memory_device": "say device=",
+    "snapshot_every_n_steps": "the state always names the next batch",
+}
+_HARMLESS = {"num_workers": 0, "persistent_workers": False, "timeout": 0, "in_order": True}
+
+
+class _Marker(IterableDataset[Any]):
+    """What frameworks find as ``loader.dataset``: iterable and without a length, so that they inject no sampler."""
+
+    def __init__(self, dataset: StreamDataset) -> None:
+        self.stream = dataset
+
+    def __repr__(self) -> str:
+        return repr(self.stream)
+
+    def __iter__(self) -> Any:
+        raise TypeError("iterate over the StatefulDataLoader, not over its dataset")
+
+
+class StatefulDataLoader(DataLoader[Any]):
+    """Batches of a dataset as tensors, read ahead, with a position that can be saved and restored.
+
+    A real ``torch.utils.data.DataLoader``, over the engine of `guideloom.Loader`: iterating gives one epoch, iterating
+    again the next. The position names the next batch that the loop has not received.
+
+    Unsigned integers of 16 bits and more are delivered as int64, which ``nn.Embedding`` takes, unless the dataset's
+    ``fields`` name a dtype; everything else as stored.
+
+    Parameters
+    ----------
+    dataset : StreamDataset
+        What to read.
+    batch_size : int, default 1
+        Samples a batch, on each rank.
+    shuffle : bool, "global" or None, default None
+        ``True`` and ``"global"`` mean a seeded permutation of all samples, another one each epoch.
+    seed : int, default 0
+        Unsigned 64-bit.
+    rank, world_size : int, optional
+        Which part of each global step is read; by default those of ``torch.distributed`` if it is initialised, else
+        of the launcher (torchrun, srun, mpirun), else 0 and 1.
+    prefetch : int, optional
+        Batches to read ahead; by default as many as fit `max_bytes_in_flight`, 64 at most.
+    max_bytes_in_flight : int, default 268,435,456
+        Bytes of all batches that are read ahead; one batch is always allowed.
+    drop_last : bool, default False
+        Whether to leave out the samples after the last full step. See `guideloom.Loader`.
+    collate_fn : callable, optional
+        Takes a list of samples, each a dict of str to tensor of shape ``(window, ...)``, and returns the batch. By
+        default a batch is a dict of str to tensor of shape ``(batch_size, window, ...)``, which costs no copy.
+    device : torch.device or str, optional
+        Where to bring the tensors, without waiting for the copy if `pin_memory` is on.
+    pin_memory : bool, default False
+        Whether to read into page-locked memory; has no effect without an accelerator.
+    **others
+        Other arguments of torch's loaders are refused, with our way to the same end.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is out of range, or makes no sense here.
+
+    Examples
+    --------
+    >>> loader = StatefulDataLoader(dataset, batch_size=8, shuffle=True, seed=17, drop_last=True)  # doctest: +SKIP
+    >>> state = loader.state_dict()  # doctest: +SKIP
+    """
+
+    # Accelerate rebuilds every loader that is not marked as prepared, and then drops what the other ranks read.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+
+    def __init__(
+        self,
+        dataset: StreamDataset,
+        batch_size: int = 1,
+        shuffle: Shuffle = None,
+        *,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        prefetch: int | None = None,
+        max_bytes_in_flight: int = MOST_BYTES_IN_FLIGHT,
+        drop_last: bool = False,
+        collate_fn: Collate | None = None,
+        device: torch.device | str | None = None,
+        pin_memory: bool = False,
+        **others: Any,
+    ) -> None:
+        for name, value in others.items():
+            if name not in _WHY_NOT:
+                raise TypeError(f"StatefulDataLoader has no argument {name!r}")
+            if value is not None and value != _HARMLESS.get(name):
+                raise ValueError(f"{name}={value!r} makes no sense here: {_WHY_NOT[name]}")
+        if not isinstance(dataset, StreamDataset):
+            raise TypeError(
+                f"dataset must be what guideloom.open_dataset returns, not {type(dataset).__name__}; for other "
+                "datasets use torch's own DataLoader"
+            )
+        partition = Partition(batch_size, *rank_and_world_size(rank, world_size), drop_last)
+        pinned = pin_memory and torch.accelerator.is_available()
+        self._engine: Engine[Any] = Engine(
+            _with_torch_dtypes(dataset),
+            partition,
+            shuffle=shuffle,
+            seed=seed,
+            prefetch=prefetch,
+            max_bytes_in_flight=max_bytes_in_flight,
+            deliver=_Deliver(collate_fn, device, non_blocking=pinned),
+            allocate=_allocate_pinned if pinned else np.empty,
+        )
+        super().__init__(_Marker(dataset), batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn)
+        self.pin_memory = pin_memory
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch."""
+        return self._engine.num_steps
+
+    def __iter__(self) -> EpochIterator[Any]:  # type: ignore[override]  # not torch's own iterator class
+        """Begin an epoch, or continue one where a loaded state says."""
+        return self._engine.iterate()
+
+    def __repr__(self) -> str:
+        return f"StatefulDataLoader({self._engine.describe()}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position; see `guideloom.Loader.state_dict`."""
+        return self._engine.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state; see `guideloom.Loader.load_state_dict`."""
+        self._engine.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make an epoch the next one; see `guideloom.Loader.set_epoch`."""
+        self._engine.set_epoch(epoch)
+
+    def sample_ids(self, step: int, epoch: int | None = None) -> Int64Array:
+        """Return which samples this rank's batch at some step holds; see `guideloom.Loader.sample_ids`."""
+        return self._engine.sample_ids(step, epoch)
+
+    def close(self) -> None:
+        """Stop reading ahead and free files, threads and loop. May be called again."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Deliver:
+    """Turns arrays into tensors, collates them and brings them to the device. Holds nothing of the loader."""
+
+    def __init__(self, collate: Collate | None, device: torch.device | str | None, *, non_blocking: bool) -> None:
+        self._collate = collate
+        self._device = None if device is None else torch.device(device)
+        self._non_blocking = non_blocking
+
+    def __call__(self, batch: Batch) -> Any:
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        result: Any = tensors
+        if self._collate is not None:
+            num_valid = int(tensors.pop("num_valid", torch.tensor(len(next(iter(tensors.values()))))))
+            result = self._collate([{name: tensor[i] for name, tensor in tensors.items()} for i in range(num_valid)])
+        return result if self._device is None else self._move(result)
+
+    def _move(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return item.to(self._device, non_blocking=self._non_blocking)
+        if isinstance(item, dict):
+            return {name: self._move(part) for name, part in item.items()}
+        if isinstance(item, list | tuple) and not hasattr(item, "_fields"):
+            return type(item)(self._move(part) for part in item)
+        return item
+
+
+def _with_torch_dtypes(dataset: StreamDataset) -> StreamDataset:
+    """Return the dataset with unsigned integers as int64, where the caller did not choose."""
+    wanted = {
+        output.name: np.dtype(np.int64) if _is_wide_unsigned(output.dtype) else output.dtype
+        for output in dataset.outputs
+        if not dataset.requested_dtype(output)
+    }
+    return dataset.with_fields({output.name: wanted.get(output.name, output.dtype) for output in dataset.outputs})
+
+
+def _is_wide_unsigned(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "u" and dtype.itemsize > 1
+
+
+def _allocate_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
+    """Return an array in page-locked memory, of torch's own pool."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    array: AnyArray = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().view(dtype).reshape(shape)
+    return array
