@@ -82,8 +82,6 @@ class Bridge:
                     if future.done():
                         return future.result()
                     self.check()
-                    if not self._thread.is_alive() and not future.done():
-                        raise ClosedError(_CLOSED) from None
         except CancelledError:
             raise ClosedError(_CLOSED) from None
         except BaseException:
@@ -108,11 +106,15 @@ class Bridge:
         """Cancel what is running and end the loop and its thread. May be called again."""
         self._finalizer()
 
-    def check(self) -> None:
-        """Raise ``ClosedError`` if a call could not be answered."""
+    def check_process(self) -> None:
+        """Raise ``ClosedError`` in a forked child."""
         if self._pid != os.getpid():
             raise ClosedError(_FORKED)
-        if not self._finalizer.alive:
+
+    def check(self) -> None:
+        """Raise ``ClosedError`` if a call could not be answered."""
+        self.check_process()
+        if not self._finalizer.alive or self._loop.is_closed():  # Thread.is_alive would not survive an interrupt
             raise ClosedError(_CLOSED)
         if threading.current_thread() is self._thread:
             raise ClosedError("a blocking call from the loop's own thread would wait for itself; await it instead")
@@ -138,7 +140,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 def _stop(
     loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int, at_end: Callable[[], Awaitable[None]] | None
 ) -> None:
-    if pid != os.getpid() or not thread.is_alive():
+    if pid != os.getpid() or loop.is_closed():
         return
 
     async def end() -> None:
@@ -172,25 +174,18 @@ class Handover(Generic[T]):
         Returns the next item.
     close : async callable
         Ends what `make` started; called once, whatever happens.
-    ahead : bool, default True
-        Whether the first item is made before it is asked for.
     """
 
-    def __init__(
-        self,
-        bridge: Bridge,
-        make: Callable[[], Awaitable[T]],
-        close: Callable[[], Awaitable[None]],
-        *,
-        ahead: bool = True,
-    ) -> None:
+    def __init__(self, bridge: Bridge, make: Callable[[], Awaitable[T]], close: Callable[[], Awaitable[None]]) -> None:
         self._bridge = bridge
         self._items: deque[tuple[T | None, BaseException | None]] = deque()
         self._news: SimpleQueue[None] = SimpleQueue()  # wakes the consumer; what it says stands in the items
         self._wanted = asyncio.Event()
-        if ahead:
-            self._wanted.set()
         self._pump = bridge.start(_pump(make, close, self._items, self._news, self._wanted))
+
+    def check_process(self) -> None:
+        """Raise ``ClosedError`` in a forked child."""
+        self._bridge.check_process()
 
     def take(self, held: T | None) -> T:
         """Return the item that follows the one held; wait for it if need be.
@@ -209,17 +204,16 @@ class Handover(Generic[T]):
         Exception
             What `make` raised; again with each further call.
         """
-        self._bridge.check()
         if held is not None and self._items and self._items[0][0] is held:
             self._items.popleft()
-        self._bridge.call_soon(self._wanted.set)
+        if self._bridge.usable:
+            self._bridge.call_soon(self._wanted.set)
         while not self._items:
-            try:
+            self._bridge.check()
+            if self._pump.done() and not self._items:
+                raise ClosedError("reading was stopped from outside")
+            with contextlib.suppress(Empty):
                 self._news.get(timeout=LIVENESS_SECONDS)
-            except Empty:
-                self._bridge.check()
-                if self._pump.done() and not self._items:
-                    raise ClosedError("reading was stopped from outside") from None
         item, error = self._items[0]
         if error is not None:
             raise error
@@ -240,10 +234,10 @@ async def _pump(
 ) -> None:
     try:
         while True:
-            await wanted.wait()
-            wanted.clear()
             items.append((await make(), None))
             news.put(None)
+            await wanted.wait()
+            wanted.clear()
     except asyncio.CancelledError:
         items.append((None, ClosedError("this reader or loader was closed while it was read from")))
         raise

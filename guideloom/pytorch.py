@@ -42,7 +42,14 @@ _WHY_NOT = {
     "pin_memory_device": "say device=",
     "snapshot_every_n_steps": "the state always names the next batch",
 }
-_HARMLESS = {"num_workers": 0, "persistent_workers": False, "timeout": 0, "in_order": True}
+_HARMLESS = {
+    "num_workers": 0,
+    "persistent_workers": False,
+    "timeout": 0,
+    "in_order": True,
+    "pin_memory_device": "",
+    "snapshot_every_n_steps": 1,
+}
 
 
 class _Marker(IterableDataset[Any]):

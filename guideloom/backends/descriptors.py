@@ -49,7 +49,8 @@ class DescriptorCache:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        self._capacity = _capacity()
+        self._lock = threading.RLock()  # a garbage collection in here may drop a backend, which closes its files
 
     def pin(self, path: str) -> int:
         """Return a descriptor of a file, opening it if need be; `unpin` it after use."""
@@ -57,7 +58,8 @@ class DescriptorCache:
             entry = self._entries.get(path)
             if entry is None:
                 entry = self._entries[path] = _Entry()
-                self._evict(len(self._entries) - _capacity())
+                self._capacity = _capacity()  # the limit may have been changed
+                self._evict(len(self._entries) - self._capacity)
             else:
                 self._entries.move_to_end(path)
             entry.pins += 1
@@ -89,7 +91,7 @@ class DescriptorCache:
             if entry is None:  # forgotten in a forked child
                 return
             entry.pins -= 1
-            surplus = entry.doomed or entry.descriptor < 0 or len(self._entries) > _capacity()
+            surplus = entry.doomed or entry.descriptor < 0 or len(self._entries) > self._capacity
             if entry.pins == 0 and surplus:
                 self._close(path, entry)
 
@@ -110,7 +112,7 @@ class DescriptorCache:
             if entry.descriptor >= 0:
                 os.close(entry.descriptor)
         self._entries.clear()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._entries)

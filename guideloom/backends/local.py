@@ -7,7 +7,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -76,16 +75,18 @@ class LocalBackend:
         """Count one user less; the last one closes the files and ends the threads."""
         self._opens -= 1
         if self._opens == 0:
-            pool, self._pool = self._pool, None
-            if pool is not None and pool.pid == os.getpid():
-                pool.close()
-            descriptors.close_below(self.root)
+            self._close()
 
     def __del__(self) -> None:
         if getattr(self, "_opens", 0) > 0:  # dropped, not closed
-            if self._pool is not None:
-                self._pool.close()
-            descriptors.close_below(self.root)
+            self._close()
+
+    def _close(self) -> None:
+        close_files = partial(descriptors.close_below, self.root)
+        pool, self._pool = self._pool, None
+        if pool is not None and pool.pid == os.getpid():
+            pool.close(at_end=close_files)  # reads under way may open files again
+        close_files()
 
     async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         """Return a whole small file."""
@@ -158,7 +159,8 @@ class LocalBackend:
         def read_chunk(chunk: list[Run]) -> None:
             start, stop = chunk[0][1], chunk[-1][2]
             opened = np.full(stop - start, -1, np.int32)
-            with ExitStack() as pins:
+            pinned: list[str] = []
+            try:
                 for file, low, high in chunk:
                     path = self._path(paths[file])
                     try:
@@ -166,10 +168,13 @@ class LocalBackend:
                     except OSError as error:
                         job.status[order[low:high]] = error.errno or errno.EBADF
                     else:
-                        pins.callback(descriptors.unpin, path)
+                        pinned.append(path)
                 if forget:
                     job.forget(order[start:stop], opened)
                 job.run(order[start:stop], opened)
+            finally:
+                for path in pinned:
+                    descriptors.unpin(path)
 
         share = max(-(-len(order) // self.num_threads), LEAST_CHUNK_PIECES)
         try:

@@ -40,10 +40,14 @@ class ReadPool:
                     self._started = True
         self._queue.put(function)
 
-    def close(self) -> None:
-        """Let the threads end once they have done what was asked before; does not wait for them."""
+    def close(self, at_end: Callable[[], object]) -> None:
+        """Let the threads end once they have done what was asked before; does not wait for them.
+
+        Each calls `at_end` before it ends, so that one call comes after all that was asked.
+        """
         if self._started:
             for _ in range(self.num_threads):
+                self._queue.put(at_end)
                 self._queue.put(None)
 
 

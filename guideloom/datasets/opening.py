@@ -84,11 +84,14 @@ def reopen(
     backend: ReadBackend, location: str, snapshot: int, fingerprint: str, options: dict[str, Any]
 ) -> StreamDataset:
     """Open the dataset that was pickled, in another process perhaps."""
-    manifest = run_sync(_read_manifest(backend, location, snapshot))
+    try:
+        manifest = run_sync(_read_manifest(backend, location, snapshot))
+    except MissingFileError:  # a copy of the dataset without its history
+        manifest = run_sync(_read_manifest(backend, location, None))
     if manifest.fingerprint != fingerprint:
         raise ManifestError(
-            f"snapshot {snapshot} of {location} has fingerprint {manifest.fingerprint}, and had {fingerprint} when the "
-            "dataset was pickled: it is another dataset under the same name",
+            f"snapshot {manifest.snapshot} of {location} has fingerprint {manifest.fingerprint}, and had {fingerprint} "
+            "when the dataset was pickled: it is another dataset under the same name",
             path=location,
         )
     return StreamDataset(backend, manifest, location, **options)

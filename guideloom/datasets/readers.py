@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, SupportsIndex
+from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex
 
 import numpy as np
 
@@ -40,6 +40,9 @@ class AsyncReader:
     def __repr__(self) -> str:
         state = "open" if self._reader else "closed"
         return f"AsyncReader({state}) over {self.dataset!r}"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an async reader belongs to its process and loop; pickle its dataset, which makes another")
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -218,12 +221,18 @@ class SyncReader:
 
     def __init__(self, dataset: StreamDataset) -> None:
         self.dataset = dataset
-        self._bridge: Bridge | None = None
-        self._reader = AsyncReader(dataset)
+        self._opened: tuple[Bridge, AsyncReader] | None = None
 
     def __repr__(self) -> str:
-        state = "open" if self._bridge else "closed"
+        state = "open" if self._opened else "closed"
         return f"SyncReader({state}) over {self.dataset!r}"
+
+    def __getstate__(self) -> tuple[StreamDataset, bool]:
+        return self.dataset, self._opened is not None
+
+    def __setstate__(self, state: tuple[StreamDataset, bool]) -> None:
+        self.dataset, was_open = state
+        self._opened = open_reader(self.dataset) if was_open else None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -231,16 +240,14 @@ class SyncReader:
 
     def open(self) -> None:
         """Start the bridge and open the dataset's backend; ``with`` does it."""
-        if self._bridge is None:
-            self._bridge = Bridge()
-            self._bridge.run(self._reader.open())
+        if self._opened is None:
+            self._opened = open_reader(self.dataset)
 
     def close(self) -> None:
         """End the bridge; ``with`` does it."""
-        bridge, self._bridge = self._bridge, None
-        if bridge is not None and bridge.usable:
-            bridge.run(self._reader.close())
-            bridge.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[0].close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -265,11 +272,13 @@ class SyncReader:
 
     def read(self, index: SupportsIndex) -> Sample:
         """Return one sample. See `AsyncReader.read`."""
-        return self._open_bridge().run(self._reader.read(index))
+        bridge, reader = self._bridge_and_reader()
+        return bridge.run(reader.read(index))
 
     def read_batch(self, indices: Indices) -> Batch:
         """Return several samples as one batch. See `AsyncReader.read_batch`."""
-        return self._open_bridge().run(self._reader.read_batch(indices))
+        bridge, reader = self._bridge_and_reader()
+        return bridge.run(reader.read_batch(indices))
 
     def batches(
         self,
@@ -287,23 +296,32 @@ class SyncReader:
         """Yield the batches of one epoch, reading ahead. See `AsyncReader.batches`."""
         partition = Partition(batch_size, rank, world_size, drop_last)
         plan = EpochPlan(Order(len(self), shuffle, seed), partition, epoch)
-        bridge = self._open_bridge()
-        lookahead = self._reader.look_ahead(plan, prefetch, max_bytes_in_flight)
+        bridge, reader = self._bridge_and_reader()
+        lookahead = reader.look_ahead(plan, prefetch, max_bytes_in_flight)
         handover = Handover(bridge, lookahead.next_slice, lookahead.close)
+        taken = None
         try:
-            while results := handover.take().results:
+            while results := (taken := handover.take(taken)).results:
                 results.reverse()
                 while results:
                     yield _or_raise(results.pop())
         finally:
             handover.close()
 
-    def _open_bridge(self) -> Bridge:
-        if self._bridge is None:
+    def _bridge_and_reader(self) -> tuple[Bridge, AsyncReader]:
+        if self._opened is None:
             raise ClosedError("this reader is not open; use `with dataset.sync_reader() as reader`")
-        if not self._bridge.usable:  # in a forked child, whose parent opened it
-            self._bridge = Bridge()
-        return self._bridge
+        if not self._opened[0].usable:  # in a forked child, whose parent opened it
+            self._opened = open_reader(self.dataset)
+        return self._opened
+
+
+def open_reader(dataset: StreamDataset) -> tuple[Bridge, AsyncReader]:
+    """Return a reader that is open in a loop of its own, and closed when that loop's bridge ends."""
+    reader = AsyncReader(dataset)
+    bridge = Bridge(at_end=reader.close)
+    bridge.run(reader.open())
+    return bridge, reader
 
 
 def _or_raise(result: Batch | Exception) -> Batch:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from guideloom._typing import as_int
 from guideloom.backends.base import ReadBackend
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.selection import Fields, Output, select
@@ -57,11 +58,10 @@ class StreamDataset:
 
     def __post_init__(self) -> None:
         for name, least in (("window", 1), ("stride", 1), ("offset", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            value = as_int(getattr(self, name), name)
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "outputs", select(self.manifest.schema, self.fields))
         starts = np.zeros(len(self.manifest.shards) + 1, np.int64)
         np.cumsum([shard.rows for shard in self.manifest.shards], out=starts[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ class WindowReader:
         *,
         verify: bool,
     ) -> None:
+        _keep_freed_memory()
         self.grid = grid
         self._backend = backend
         self._runner = backend if isinstance(backend, RunsJobs) else None
@@ -259,6 +261,16 @@ class WindowReader:
             job.finish(address)
         else:
             await asyncio.to_thread(job.finish, address)
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let glibc keep the memory of batches that were freed for those to come.
+
+    It gives freed memory above a threshold back to the kernel, and each page of it then costs a fault. The threshold
+    follows the largest block that was freed so far, up to 32 MiB; no page of this one is ever touched.
+    """
+    np.empty(31 * 2**20, np.uint8)
 
 
 def _error(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int, length: int) -> Exception:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from guideloom._typing import Int64Array
+from guideloom._typing import Int64Array, as_int
 from guideloom.bridge import Bridge, Handover
-from guideloom.datasets.readers import AsyncReader
+from guideloom.datasets.readers import AsyncReader, open_reader
 from guideloom.datasets.stream import StreamDataset
 from guideloom.datasets.windows import Allocate, Batch
 from guideloom.errors import ClosedError
@@ -27,12 +27,13 @@ from guideloom.loader.state import (
     decode_state,
     encode_state,
     probe,
+    segments_to,
 )
 from guideloom.sampling.order import Order, Shuffle
 from guideloom.sampling.partition import Partition
 from guideloom.sampling.permutation import SHUFFLE_VERSION
 from guideloom.sampling.plan import EpochPlan
-from guideloom.scheduler.lookahead import Slice
+from guideloom.scheduler.lookahead import Budget, Slice
 
 T = TypeVar("T")
 
@@ -93,14 +94,17 @@ class Engine(Generic[T]):
         self.partition = partition
         self.order = Order(len(dataset), shuffle, seed)
         self._ahead = prefetch, max_bytes_in_flight
+        Budget.of(prefetch, batch_bytes=1, max_bytes=max_bytes_in_flight)  # so that it is refused here
         self._deliver = deliver
         self._allocate = allocate
         self._cursor = Cursor(0, 0, 0)
         self._segments = [Segment(0, 0, 0, partition.world_size, partition.batch_size)]
         self._iterator: EpochIterator[T] | None = None
-        self._bridge: Bridge | None = None
-        self._reader: AsyncReader | None = None
+        self._opened: tuple[Bridge, AsyncReader] | None = None
         self._closed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cursor": self.cursor, "_iterator": None, "_opened": None}
 
     @property
     def cursor(self) -> Cursor:
@@ -123,7 +127,9 @@ class Engine(Generic[T]):
                 cursor = Cursor(cursor.epoch + 1, 0, 0)
         self._cursor, self._iterator = cursor, None
         plan = EpochPlan(self.order, self.partition, cursor.epoch, cursor.position)
-        bridge, reader = self._open()
+        if self._opened is None or not self._opened[0].usable:  # the first time, or in a forked child
+            self._opened = open_reader(self.dataset)
+        bridge, reader = self._opened
         lookahead = reader.look_ahead(plan, *self._ahead, self._allocate)
         handover = Handover(bridge, lookahead.next_slice, lookahead.close)
         self._iterator = EpochIterator(plan, cursor.step, handover, self._deliver)
@@ -137,17 +143,18 @@ class Engine(Generic[T]):
         ValueError
             If a state of the middle of another epoch was loaded and has not been continued.
         """
+        epoch = as_int(epoch, "epoch")
         if not 0 <= epoch < 2**64:
             raise ValueError(f"epoch must be in 0 .. 2**64 - 1, not {epoch}")
         cursor = self.cursor
         if epoch == cursor.epoch:
             return
-        if cursor.step and self._iterator is None:
+        if cursor.step and not (self._iterator and self._iterator.in_the_middle):
             raise ValueError(
                 f"the loaded state is at step {cursor.step} of epoch {cursor.epoch}; set_epoch({epoch}) would skip the "
                 "rest of that epoch. Iterate first, or load the state of another epoch"
             )
-        self._move_to(Cursor(epoch, 0, 0))
+        self._move_to(Cursor(epoch, 0, 0), self._segments)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain JSON types."""
@@ -170,7 +177,7 @@ class Engine(Generic[T]):
         state = decode_state(plain)
         check_state(state, self._dataset_state(), self.order)
         cursor = Cursor(state.epoch, state.step, state.position)
-        segments, partition = state.segments, self.partition
+        partition = self.partition
         remaining = self.order.length - cursor.position
         if cursor.position and not partition.num_steps(remaining):
             logger.warning(
@@ -178,11 +185,7 @@ class Engine(Generic[T]):
                 remaining, cursor.epoch, partition.step_size,
             )  # fmt: skip
             cursor = Cursor(cursor.epoch + 1, 0, 0)
-        if (segments[-1].world_size, segments[-1].batch_size) != (partition.world_size, partition.batch_size):
-            here = Segment(cursor.epoch, cursor.step, cursor.position, partition.world_size, partition.batch_size)
-            segments = [*segments, here]
-        self._segments = segments
-        self._move_to(cursor)
+        self._move_to(cursor, state.segments)
 
     def sample_ids(self, step: int, epoch: int | None) -> Int64Array:
         """Return the samples of this rank's batch at a step; see `Loader.sample_ids`."""
@@ -218,22 +221,18 @@ class Engine(Generic[T]):
         self._cursor, iterator, self._iterator = self.cursor, self._iterator, None
         if iterator is not None:
             iterator.close()
-        bridge, self._bridge = self._bridge, None
-        if bridge is not None and bridge.usable:
-            if self._reader is not None:
-                bridge.run(self._reader.close())
-            bridge.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[0].close()
 
-    def _move_to(self, cursor: Cursor) -> None:
+    def _move_to(self, cursor: Cursor, segments: Sequence[Segment]) -> None:
         if self._iterator is not None:
             self._iterator.close()
+        world_size, batch_size = self.partition.world_size, self.partition.batch_size
+        self._segments = segments_to(
+            segments, cursor.epoch, cursor.step, cursor.position, world_size=world_size, batch_size=batch_size
+        )
         self._cursor, self._iterator = cursor, None
-
-    def _open(self) -> tuple[Bridge, AsyncReader]:
-        if self._bridge is None or not self._bridge.usable or self._reader is None:  # the first time, or after a fork
-            self._bridge, self._reader = Bridge(), AsyncReader(self.dataset)
-            self._bridge.run(self._reader.open())
-        return self._bridge, self._reader
 
     def _dataset_state(self) -> DatasetState:
         dataset = self.dataset
@@ -259,7 +258,7 @@ class EpochIterator(Iterator[T]):
         self,
         plan: EpochPlan,
         first_step: int,
-        handover: Handover[Slice[Batch | Exception]],
+        handover: Handover[Slice[Any]],
         deliver: Callable[[Batch], T],
     ) -> None:
         self._plan = plan
@@ -268,8 +267,7 @@ class EpochIterator(Iterator[T]):
         self._handover = handover
         self._deliver = deliver
         self._done = 0  # steps delivered
-        self._slice: Slice[Batch | Exception | None] = Slice(0, [])
-        self._error: Exception | None = None
+        self._slice: Slice[Any] = Slice(0, [])  # of batches and errors; of None once delivered
         self._closed = False
         self._lock = threading.Lock()
 
@@ -289,41 +287,44 @@ class EpochIterator(Iterator[T]):
     def __iter__(self) -> EpochIterator[T]:
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an iterator over a loader cannot be pickled; pickle the loader, or its dataset and state_dict()"
+        )
+
     def __len__(self) -> int:
         """Return the number of batches that are left."""
         return self._num_steps - self._done
 
     def __next__(self) -> T:
-        with self._lock:
-            done = self._done
-            if done >= self._num_steps:
-                raise StopIteration
-            if self._closed:
-                raise ClosedError("this iterator has ended: its loader was closed, moved, or iterated again")
-            if self._error is not None:
-                raise self._error
-            if done - self._slice.first_step == len(self._slice.results):
-                self._slice = self._take()
-            first_step, results = self._slice
-            if first_step > done:
-                raise ClosedError(
-                    "an interrupt lost a batch; call loader.load_state_dict(loader.state_dict()) to go on"
-                )
-            result = results[done - first_step]
-            if isinstance(result, Exception):
-                self._error = result
-                raise result
-            batch = self._deliver(result)  # type: ignore[arg-type]  # only delivered ones are None
-            results[done - first_step] = None
-            self._done = done + 1
-            return batch
-
-    def _take(self) -> Slice[Any]:
+        if self._done >= self._num_steps:
+            raise StopIteration
+        self._handover.check_process()  # before the lock, which a forked child may have inherited locked
+        counted = False
         try:
-            return self._handover.take()
-        except Exception as error:
-            self._error = error
+            with self._lock:
+                done = self._done
+                result = self._result(done)
+                batch = self._deliver(result)
+                results, at = self._slice.results, done - self._slice.first_step
+                counted, results[at], self._done = True, None, done + 1
+            return batch
+        except BaseException:
+            if counted:  # an interrupt came in between, and the caller never had the batch
+                results[at], self._done = result, done
             raise
+
+    def _result(self, done: int) -> Batch:
+        if done >= self._num_steps:
+            raise StopIteration
+        if self._closed:
+            raise ClosedError("this iterator has ended: its loader was closed, moved, or iterated again")
+        if done - self._slice.first_step == len(self._slice.results):
+            self._slice = self._handover.take(self._slice)
+        result: Batch | Exception = self._slice.results[done - self._slice.first_step]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def close(self) -> None:
         """Stop reading ahead."""

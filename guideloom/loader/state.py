@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -102,10 +103,19 @@ def decode_state(plain: Any) -> LoaderState:
     found = _checksum(plain)
     if state.crc32c != found:
         raise StateError(f"the loader state is damaged: its checksum is {found:#010x}, not {state.crc32c:#010x}")
-    numbers = [state.epoch, state.step, state.position, *(n for segment in state.segments for n in _numbers(segment))]
-    if min(numbers) < 0 or not state.segments or state.position > state.dataset.samples:
-        raise StateError("the loader state contradicts itself: a position is negative or past the end")
+    if not _agrees_with_itself(state):
+        raise StateError("the loader state contradicts itself: its segments do not lead to its position")
     return state
+
+
+def segments_to(
+    segments: Sequence[Segment], epoch: int, step: int, position: int, *, world_size: int, batch_size: int
+) -> list[Segment]:
+    """Return the segments that lie before a position, and one that begins there if the topology changes."""
+    kept = [segment for segment in segments if (segment.epoch, segment.step) < (epoch, step)]
+    if kept and (kept[-1].world_size, kept[-1].batch_size) == (world_size, batch_size):
+        return kept
+    return [*kept, Segment(epoch, step, position, world_size, batch_size)]
 
 
 def check_state(state: LoaderState, dataset: DatasetState, order: Order) -> None:
@@ -142,5 +152,16 @@ def _checksum(plain: dict[str, Any]) -> int:
     return crc32c(msgspec.json.encode(content, order="sorted"))
 
 
-def _numbers(segment: Segment) -> tuple[int, int, int, int, int]:
-    return segment.epoch, segment.step, segment.position, segment.world_size - 1, segment.batch_size - 1
+def _agrees_with_itself(state: LoaderState) -> bool:
+    """Whether the position is one of the epoch, and each segment leads to the next one and the last one to it."""
+    if not 0 <= state.epoch < 2**64 or not 0 <= state.position < max(state.dataset.samples, 1) or not state.segments:
+        return False
+    if min(min(segment.world_size, segment.batch_size) for segment in state.segments) < 1:
+        return False
+    points = [(s.epoch, s.step, s.position) for s in state.segments] + [(state.epoch, state.step, state.position)]
+    for segment, (epoch, step, position) in zip(state.segments, points[1:], strict=True):
+        first, start = (segment.step, segment.position) if segment.epoch == epoch else (0, 0)
+        expected = start + (step - first) * segment.world_size * segment.batch_size
+        if epoch < segment.epoch or step < first or position != expected:
+            return False
+    return points[0] == (0, 0, 0)

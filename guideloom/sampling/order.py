@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from guideloom._typing import Int64Array
+from guideloom._typing import Int64Array, as_int
 from guideloom.sampling.permutation import Permutation
 
 Shuffle: TypeAlias = bool | Literal["global"] | None
@@ -41,11 +41,11 @@ class Order:
     """
 
     def __init__(self, length: int, shuffle: Shuffle = None, seed: int = 0) -> None:
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be in 0 .. 2**64 - 1, not {seed}")
         self.length = length
         self.mode = shuffle_mode(shuffle)
-        self.seed = seed
+        self.seed = as_int(seed, "seed")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be in 0 .. 2**64 - 1, not {seed}")
         self._of_epoch: tuple[int, Permutation] | None = None
 
     def samples(self, epoch: int, positions: Int64Array) -> Int64Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guideloom._typing import Int64Array
+from guideloom._typing import Int64Array, as_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Partition:
 
     Raises
     ------
-    ValueError
-        If a number is out of range.
+    ValueError, TypeError
+        If a number is out of range, or not an integer.
     """
 
     batch_size: int
@@ -56,6 +56,8 @@ class Partition:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "rank", "world_size"):
+            object.__setattr__(self, name, as_int(getattr(self, name), name))
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.world_size < 1:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from guideloom._speedups.permutation import PermutationKernel
 from guideloom._speedups.permutation import derive as _derive
-from guideloom._typing import Int64Array
+from guideloom._typing import Int64Array, as_int
 
 SHUFFLE_VERSION = 1
 """Version of the algorithm. A version never changes its orders; another order is another version."""
@@ -167,7 +167,7 @@ class Permutation:
         TypeError
             If a bound is not an integer; a bool is not one.
         """
-        first, end = _integer(start, "start"), _integer(stop, "stop")
+        first, end = as_int(start, "start"), as_int(stop, "stop")
         if not 0 <= first <= end <= self.n:
             raise ValueError(f"span {first} .. {end} does not lie in 0 .. {self.n}")
         out = np.empty(end - first, dtype=np.int64)
@@ -175,7 +175,7 @@ class Permutation:
         return out
 
     def _inside(self, value: object, noun: str) -> int:
-        number = _integer(value, noun)
+        number = as_int(value, noun)
         if not 0 <= number < self.n:
             raise IndexError(f"{noun} {number} is not in 0 .. {self.n - 1}")
         return number
@@ -226,14 +226,8 @@ def derive(seed: _Integer, epoch: _Integer, g: _Integer) -> int:
     )
 
 
-def _integer(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    return int(value)
-
-
 def _in_range(value: object, name: str, start: int, stop: int) -> int:
-    number = _integer(value, name)
+    number = as_int(value, name)
     if not start <= number < stop:
         raise ValueError(f"{name} is {number}, not in {start} .. {stop - 1}")
     return number

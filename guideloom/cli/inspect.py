@@ -1,0 +1,100 @@
+"""``guideloom inspect``: what a dataset holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+_MOST_NUMBERS = 16  # of a field that is not shown as text
+_PIPE_WIDTH = 120  # columns, where no terminal says
+
+_EXAMPLE = """\b
+Example:
+  guideloom inspect data/corpus --window 32
+  guideloom inspect data/corpus --samples 0 --json
+"""
+
+
+@click.command(no_args_is_help=True, epilog=_EXAMPLE)
+@click.argument("dataset")
+@click.option("--window", type=click.IntRange(1), default=64, show_default=True, help="Elements of a window.")
+@click.option("--samples", type=click.IntRange(0), default=3, show_default=True, help="Windows to show.")
+@click.option("--tokenizer", metavar="FILE|bytes", help="What decodes the tokens; by default what built the dataset.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def inspect(dataset: str, window: int, samples: int, tokenizer: str | None, as_json: bool) -> None:
+    """Show what DATASET holds, and a few of its windows.
+
+    Reads the manifest and these windows, whatever the size of the dataset. They lie at even distances over it.
+    """
+    from guideloom.cli.contents import decoder_of, facts, windows
+    from guideloom.datasets.opening import open_dataset
+
+    opened = open_dataset(dataset, window=window)
+    found = facts(opened)
+    if not as_json:
+        _print_facts(dataset, found)
+    shown = windows(opened, samples, decoder_of(opened, tokenizer) if samples else None)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode({"dataset": dataset, **found, "window": window, "windows": shown}))
+    elif samples:
+        _print_windows(window, len(opened), shown)
+
+
+def _print_facts(dataset: str, facts: dict[str, Any]) -> None:
+    fields = [f"{field['name']} {field['dtype']}{field['shape'] or ''}" for field in facts["schema"]]
+    shards = f"{facts['shards']:,}"
+    if facts["shards"] > 1:
+        shards += f", of {facts['smallest_shard']:,} to {facts['largest_shard']:,} elements"
+    rows = [
+        ("kind", f"{facts['kind']}, snapshot {facts['snapshot']}"),
+        ("schema", f"{', '.join(fields)}; {facts['row_bytes']:,} bytes an element"),
+        ("shards", shards),
+        ("elements", f"{facts['elements']:,}"),
+        ("bytes", f"{facts['bytes']:,}"),
+        ("fingerprint", facts["fingerprint"]),
+        ("checksums", f"CRC32C of every {facts['checksums']['block_bytes']:,} bytes"),
+    ]
+    rows += [(f"metadata: {key}", str(value)) for key, value in facts["metadata"].items()]
+    _print_table(dataset, rows)
+
+
+def _print_windows(window: int, total: int, windows: list[dict[str, Any]]) -> None:
+    if not windows:
+        click.echo(f"It is shorter than one window of {window:,} elements.")
+        return
+    rows: list[tuple[str, ...]] = []
+    for shown in windows:
+        cells = {name: _numbers(values) for name, values in shown["fields"].items()}
+        if "text" in shown:
+            cells["tokens"] = repr(shown["text"])
+        names = [f"{shown['index']:,}"] + [""] * (len(cells) - 1)
+        rows += [(index, name, cell) for index, (name, cell) in zip(names, cells.items(), strict=True)]
+    _print_table(f"{len(windows):,} of {total:,} windows of {window:,} elements", rows)
+
+
+def _numbers(values: list[Any]) -> str:
+    return " ".join(map(str, values[:_MOST_NUMBERS])) + (" …" if len(values) > _MOST_NUMBERS else "")
+
+
+def _print_table(title: str, rows: Iterable[tuple[str, ...]]) -> None:
+    """Print a table of text that may hold anything: neither markup nor control characters take effect."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    table = Table(title=_printable(title), box=SIMPLE, show_header=False, title_justify="left", title_style="bold")
+    for row in rows:
+        table.add_row(*(Text(_printable(cell), overflow="fold") for cell in row))
+    console.print(table)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
