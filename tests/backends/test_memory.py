@@ -1,0 +1,52 @@
+"""Files in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+
+from guideloom.backends import HasSizes, MemoryBackend, ReadBackend
+from guideloom.errors import MissingFileError
+from guideloom.ranges import ByteRanges
+from tests.backends.checks import FILES, check_failures, check_reads, check_whole_files, range_lists
+
+
+@given(range_lists())
+def test_every_range_lands_in_its_place_and_nothing_beside_it(wanted: list[tuple[str, int, int]]) -> None:
+    asyncio.run(check_reads(MemoryBackend(FILES), wanted))
+
+
+def test_failed_ranges_are_named_and_the_others_are_valid() -> None:
+    asyncio.run(check_failures(MemoryBackend(FILES)))
+
+
+def test_whole_files() -> None:
+    asyncio.run(check_whole_files(MemoryBackend(FILES)))
+
+
+def test_sizes() -> None:
+    async def main() -> None:
+        backend = MemoryBackend(FILES)
+        assert isinstance(backend, ReadBackend)
+        assert isinstance(backend, HasSizes)
+        assert [await backend.size(path) for path in FILES] == [len(data) for data in FILES.values()]
+        with pytest.raises(MissingFileError, match=r"missing\.bin"):
+            await backend.size("missing.bin")
+
+    asyncio.run(main())
+
+
+def test_any_kind_of_buffer_will_do_and_changes_show() -> None:
+    async def main() -> None:
+        for data in (bytes(range(10)), bytearray(range(10)), memoryview(bytes(range(10)))):
+            buffer = bytearray(4)
+            await MemoryBackend({"a": data}).read_ranges(ByteRanges.of([("a", 3, 4)]), [memoryview(buffer)])
+            assert buffer == bytes([3, 4, 5, 6])
+        files = {"a": bytearray(b"old")}
+        backend = MemoryBackend(files)
+        files["a"][:] = b"new"
+        assert await backend.read_file("a", max_bytes=3) == b"new"
+
+    asyncio.run(main())

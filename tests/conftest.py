@@ -1,0 +1,15 @@
+"""Settings of the property tests, and helpers whose assertions are shown in full."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A shared machine may stall any single example, so time limits belong to whole tests.
+settings.register_profile("default", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("prove", settings.get_profile("default"), max_examples=2000)
+settings.load_profile("prove" if os.environ.get("GUIDELOOM_PROVE") == "1" else "default")
+
+pytest.register_assert_rewrite(
+    "tests.adversity.programs", "tests.backends.checks", "tests.leaks", "tests.loader.samples", "tests.reference"
+)
