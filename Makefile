@@ -37,7 +37,7 @@ check: build  ## All that CI runs: lint, types, docs, the tests twice over
 prove: build  ## The full proofs of every promise, before a release: long
 	@GUIDELOOM_PROVE=1 $(BIN)/python -m pytest -q -o timeout=7200 -o faulthandler_timeout=7000
 
-build: $(VENV)/built  ## The Cython modules, in place
+build: build/built  ## The Cython modules, in place
 
 lint: build  ## Style, and which layer may import which
 	@$(BIN)/ruff check --quiet --output-format concise
@@ -67,9 +67,9 @@ bench: build  ## The figures of the docs: quiet machine wanted
 
 clean:  ## Remove what was built; .venv stays
 	rm -rf build dist docs/_build guideloom.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	rm -f guideloom/_speedups/*.so guideloom/_speedups/*.c $(VENV)/built
+	rm -f guideloom/_speedups/*.so guideloom/_speedups/*.c
 
-# Set-up: each step is a file in .venv, newer than what it was made from.
+# Set-up: each step leaves a file that is newer than what it was made from.
 
 $(VENV)/created:
 	@[ -n "$(PYTHON)" ] || { echo "GuideLoom needs Python 3.11 or newer, as python3.11 or python3 (or say PYTHON=...)"; exit 1; }
@@ -92,8 +92,8 @@ $(VENV)/installed: pyproject.toml constraints.txt $(VENV)/torch
 	@$(PIP) install --constraint constraints.txt setuptools cython
 	@echo "installing and building; a minute or two"
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
-	@touch $@ $(VENV)/built
+	@mkdir -p build && touch $@ build/built
 
-$(VENV)/built: $(SPEEDUPS) setup.py | $(VENV)/installed
+build/built: $(SPEEDUPS) setup.py | $(VENV)/installed
 	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
-	@touch $@
+	@mkdir -p build && touch $@

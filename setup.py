@@ -15,7 +15,7 @@ extensions = [
         f"guideloom._speedups.{module.stem}",
         [str(module)],
         depends=[str(header) for header in sorted(module.parent.glob("*.h"))],
-        extra_compile_args=["-O3", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter"],
+        extra_compile_args=["-O3", "-g0", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter"],
     )
     for module in modules
 ]

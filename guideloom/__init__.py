@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from guideloom import errors
 from guideloom.backends import LocalBackend, MemoryBackend, RangeBackend, ReadBackend
 from guideloom.datasets.opening import open_dataset
+from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import GuideLoomError, StateMismatchError
 from guideloom.loader.loader import Loader
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "2.0.0.dev0"
 
 __all__ = [
+    "AsyncReader",
     "ByteRanges",
     "GuideLoomError",
     "Loader",
@@ -33,6 +35,7 @@ __all__ = [
     "StatefulDataLoader",
     "StreamDataset",
     "StreamStorage",
+    "SyncReader",
     "__version__",
     "errors",
     "open_dataset",

@@ -13,12 +13,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from guideloom.errors import ClosedError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # A close waits so long for the loop's thread; a read that hangs in the kernel must not hang the program.
@@ -30,6 +31,8 @@ _CLOSED = "this reader or loader is closed"
 _FORKED = "this reader or loader was made in the parent process; make a new one in the child"
 
 logger = logging.getLogger("guideloom")
+
+_running: set[asyncio.Task[Any]] = set()  # the loops themselves hold tasks only weakly
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -56,46 +59,41 @@ class Bridge:
         self._pid = os.getpid()
         self._loop = _new_loop()
         self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="guideloom-loop", daemon=True)
-        self._thread.start()
         # Also run at interpreter exit, in an order that lets pending tasks be cancelled.
         self._finalizer = weakref.finalize(self, _stop, self._loop, self._thread, self._pid, at_end)
+        self._thread.start()
 
     @property
     def usable(self) -> bool:
         """Whether the bridge is open, and of this process."""
         return self._finalizer.alive and self._pid == os.getpid()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and return its result.
+    def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in the loop, await what it returns, and return the result.
 
         Raises
         ------
         ClosedError
             If the bridge is closed, belongs to the parent process, or is called from its own loop.
+        Exception
+            What the function raised.
         """
-        future = self.start(coroutine)
+        call = self.start(function, *args, **kwargs)
         try:
             while True:
-                try:
-                    return future.result(LIVENESS_SECONDS)
-                except TimeoutError:  # of the wait, or the coroutine's own
-                    if future.done():
-                        return future.result()
-                    self.check()
-        except CancelledError:
-            raise ClosedError(_CLOSED) from None
+                with contextlib.suppress(Empty):
+                    return call.result(LIVENESS_SECONDS)
+                self.check()
         except BaseException:
-            future.cancel()
+            self.call_soon(call.cancel)
             raise
 
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the loop without waiting for it. Raises as `run` does."""
-        try:
-            self.check()
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError as error:  # ClosedError is one; another thread may close the loop meanwhile
-            coroutine.close()
-            raise error if isinstance(error, ClosedError) else ClosedError(_CLOSED) from None
+    def start(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+        """Call a function in the loop without waiting for the result. Raises ``ClosedError`` as `run` does."""
+        self.check()
+        call = Call(partial(function, *args, **kwargs))
+        self.call_soon(call.begin)
+        return call
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the loop's thread, soon; nothing happens once the bridge is closed."""
@@ -124,9 +122,55 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run one coroutine to its end on a loop and thread of its own, whether or not this thread has a running loop."""
     bridge = Bridge()
     try:
-        return bridge.run(coroutine)
+        return bridge.run(lambda: coroutine)
     finally:
         bridge.close()
+
+
+class Call(Generic[T]):
+    """What another thread asked the loop to do, and what came of it.
+
+    Not a ``concurrent.futures.Future``: an interrupt can leave that locked, and the loop waiting for the lock for ever.
+
+    Parameters
+    ----------
+    function : callable
+        Called in the loop; returns a coroutine.
+    """
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.done = False
+        self._function = function
+        self._outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Call the function; in the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._function())
+        _running.add(self._task)
+        self._task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        """Cancel it; in the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self, seconds: float) -> T:
+        """Return what came of it, or raise ``Empty`` if nothing has come yet; once, and from any thread."""
+        value, error = self._outcome.get(timeout=seconds)
+        if error is not None:
+            raise error
+        return cast(T, value)
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        _running.discard(task)
+        self.done = True
+        if task.cancelled():
+            self._outcome.put((None, ClosedError(_CLOSED)))
+        elif (error := task.exception()) is not None:
+            self._outcome.put((None, error))
+        else:
+            self._outcome.put((task.result(), None))
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -157,7 +201,8 @@ def _stop(
 
     with contextlib.suppress(RuntimeError):  # the loop has ended already
         loop.call_soon_threadsafe(lambda: loop.create_task(end()))
-    if threading.current_thread() is not thread:  # a garbage collection can bring the loop's own thread here
+    # A garbage collection can bring the loop's own thread here, and an interrupt a thread that has not begun.
+    if threading.current_thread() is not thread and thread.ident is not None:
         thread.join(CLOSE_SECONDS)
 
 
@@ -181,7 +226,7 @@ class Handover(Generic[T]):
         self._items: deque[tuple[T | None, BaseException | None]] = deque()
         self._news: SimpleQueue[None] = SimpleQueue()  # wakes the consumer; what it says stands in the items
         self._wanted = asyncio.Event()
-        self._pump = bridge.start(_pump(make, close, self._items, self._news, self._wanted))
+        self._pump = bridge.start(_pump, make, close, self._items, self._news, self._wanted)
 
     def check_process(self) -> None:
         """Raise ``ClosedError`` in a forked child."""
@@ -210,7 +255,7 @@ class Handover(Generic[T]):
             self._bridge.call_soon(self._wanted.set)
         while not self._items:
             self._bridge.check()
-            if self._pump.done() and not self._items:
+            if self._pump.done and not self._items:
                 raise ClosedError("reading was stopped from outside")
             with contextlib.suppress(Empty):
                 self._news.get(timeout=LIVENESS_SECONDS)
@@ -222,7 +267,7 @@ class Handover(Generic[T]):
     def close(self) -> None:
         """Stop making items. Does not wait for it."""
         if self._bridge.usable:
-            self._pump.cancel()
+            self._bridge.call_soon(self._pump.cancel)
 
 
 async def _pump(

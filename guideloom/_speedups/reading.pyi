@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self, final
 
 from guideloom._typing import Int32Array, Int64Array, UInt32Array
 
@@ -12,13 +12,15 @@ CORRUPT: int
 OVERFLOW: int
 PENDING: int
 
+@final
 class Buffers:
-    def __init__(self, buffers: Sequence[Any]) -> None: ...
+    def __new__(cls, buffers: Sequence[Any]) -> Self: ...
     def __len__(self) -> int: ...
     def fill(self, addresses: Int64Array, sizes: Int64Array) -> None: ...
 
 def group_by_file(files: Int32Array, order: Int32Array, num_files: int) -> list[tuple[int, int, int]]: ...
 
+@final
 class ReadJob:
     num_pieces: int
     direct: bool
@@ -26,8 +28,8 @@ class ReadJob:
     cancelled: bool
     status: Int32Array
     detail: Int64Array
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         file: Int32Array,
         offset: Int64Array,
@@ -40,7 +42,7 @@ class ReadJob:
         row_bytes: int,
         fields: Sequence[tuple[int, int, int, int, int]],
         keep: object,
-    ) -> None: ...
+    ) -> Self: ...
     def check(
         self, block_bytes: int, file_bytes: Int64Array, seeds: UInt32Array, expected: Int64Array, keep: object
     ) -> None: ...

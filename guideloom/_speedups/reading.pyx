@@ -6,6 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+cimport cython
+
 from guideloom._speedups.crc32c cimport gl_block_crc
 
 cdef extern from "pread.h" nogil:
@@ -42,6 +44,8 @@ cdef int32_t _PENDING = -4
 cdef int32_t _CANNOT_TELL = -5  # pending too: this filesystem does not say what is cached
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class Buffers:
     """Writable buffers held open, with their addresses: the memory of a job cannot go away under it."""
 
@@ -76,7 +80,10 @@ cdef class Buffers:
 
 
 def group_by_file(const int32_t[::1] files not None, int32_t[::1] order not None, Py_ssize_t num_files):
-    """Sort pieces by file, keeping their order within one; return the runs of one file as (file, low, high) of `order`."""
+    """Sort pieces by file, keeping their order within one.
+
+    Return the run of each file, as (file, low, high) of `order`.
+    """
     cdef Py_ssize_t i, n = files.shape[0]
     cdef int32_t at = 0, here
     cdef int32_t *ends
@@ -123,6 +130,8 @@ cdef struct Extent:     # what is read of the file for a piece, in whole blocks 
     int64_t last        # [tail_begin, last): again a block of which only a part is wanted
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class ReadJob:
     """Pieces of files, and where their bytes go.
 

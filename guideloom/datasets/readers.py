@@ -146,7 +146,7 @@ class AsyncReader:
             the last batch may be padded with zeros, and every batch has an item ``num_valid``, an int64 array of
             shape ().
         prefetch : int or None
-            Batches to read ahead; ``None`` for as many as fit `max_bytes_in_flight`, 64 at most.
+            Batches to read ahead; ``None`` for 32 MiB of them, but 4 to 128.
         max_bytes_in_flight : int, default 268,435,456
             Bytes of all batches that are read ahead; one batch is always allowed.
 
@@ -273,12 +273,12 @@ class SyncReader:
     def read(self, index: SupportsIndex) -> Sample:
         """Return one sample. See `AsyncReader.read`."""
         bridge, reader = self._bridge_and_reader()
-        return bridge.run(reader.read(index))
+        return bridge.run(reader.read, index)
 
     def read_batch(self, indices: Indices) -> Batch:
         """Return several samples as one batch. See `AsyncReader.read_batch`."""
         bridge, reader = self._bridge_and_reader()
-        return bridge.run(reader.read_batch(indices))
+        return bridge.run(reader.read_batch, indices)
 
     def batches(
         self,
@@ -320,7 +320,7 @@ def open_reader(dataset: StreamDataset) -> tuple[Bridge, AsyncReader]:
     """Return a reader that is open in a loop of its own, and closed when that loop's bridge ends."""
     reader = AsyncReader(dataset)
     bridge = Bridge(at_end=reader.close)
-    bridge.run(reader.open())
+    bridge.run(reader.open)
     return bridge, reader
 
 

@@ -11,7 +11,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guideloom.scheduler.lookahead import DEFAULT_PREFETCH, MOST_BYTES_IN_FLIGHT, Budget, Lookahead
+from guideloom.scheduler.lookahead import MOST_BYTES_IN_FLIGHT, Budget, Lookahead
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop, uvloop.new_event_loop]
 
@@ -178,9 +178,10 @@ def test_the_budget_bounds_bytes_and_allows_one_batch(prefetch: int, batch_bytes
 
 
 def test_budgets_have_a_default_and_refuse_nonsense() -> None:
-    assert Budget.of(None, batch_bytes=1, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == DEFAULT_PREFETCH
+    assert Budget.of(None, batch_bytes=1, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 128
     assert Budget.of(None, batch_bytes=2**30, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 1
-    assert Budget.of(None, batch_bytes=2**24, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 16
+    assert Budget.of(None, batch_bytes=2**24, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 4
+    assert Budget.of(None, batch_bytes=2**20, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 32
     with pytest.raises(ValueError, match="prefetch must be 0 or more"):
         Budget.of(-1, batch_bytes=1, max_bytes=1)
     with pytest.raises(ValueError, match="max_bytes_in_flight must be at least 1"):
