@@ -80,10 +80,7 @@ class Bridge:
         """
         call = self.start(function, *args, **kwargs)
         try:
-            while True:
-                with contextlib.suppress(Empty):
-                    return call.result(LIVENESS_SECONDS)
-                self.check()
+            return call.result(self.check)
         except BaseException:
             self.call_soon(call.cancel)
             raise
@@ -155,9 +152,19 @@ class Call(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
-    def result(self, seconds: float) -> T:
-        """Return what came of it, or raise ``Empty`` if nothing has come yet; once, and from any thread."""
-        value, error = self._outcome.get(timeout=seconds)
+    def result(self, check: Callable[[], None]) -> T:
+        """Wait for what comes of it, and return or raise that; once, and from any thread.
+
+        Parameters
+        ----------
+        check : callable
+            Called now and then; raises if nothing can come any more.
+        """
+        while True:
+            with contextlib.suppress(Empty):  # of this queue: one that the function raised is an answer
+                value, error = self._outcome.get(timeout=LIVENESS_SECONDS)
+                break
+            check()
         if error is not None:
             raise error
         return cast(T, value)
@@ -176,7 +183,11 @@ class Call(Generic[T]):
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while True:
+            try:
+                return loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                continue  # of a task: whoever waits for it gets it too, and the others go on
     finally:
         loop.close()
 

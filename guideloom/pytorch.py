@@ -18,6 +18,8 @@ except ImportError as error:
 import numpy as np
 
 from guideloom._typing import AnyArray, Int64Array
+from guideloom.datasets.readers import NUM_VALID
+from guideloom.datasets.selection import Output
 from guideloom.datasets.stream import StreamDataset
 from guideloom.datasets.windows import Batch
 from guideloom.loader.engine import Engine, EpochIterator
@@ -94,8 +96,9 @@ class StatefulDataLoader(DataLoader[Any]):
     drop_last : bool, default False
         Whether to leave out the samples after the last full step. See `guideloom.Loader`.
     collate_fn : callable, optional
-        Takes a list of samples, each a dict of str to tensor of shape ``(window, ...)``, and returns the batch. By
-        default a batch is a dict of str to tensor of shape ``(batch_size, window, ...)``, which costs no copy.
+        Takes a list of samples, each a dict of str to tensor of shape ``(window, ...)``, and returns the batch. The
+        list may be empty where a last step is padded. By default a batch is a dict of str to tensor of shape
+        ``(batch_size, window, ...)``, which costs no copy.
     device : torch.device or str, optional
         Where to bring the tensors, without waiting for the copy if `pin_memory` is on.
     pin_memory : bool, default False
@@ -154,7 +157,7 @@ class StatefulDataLoader(DataLoader[Any]):
             seed=seed,
             prefetch=prefetch,
             max_bytes_in_flight=max_bytes_in_flight,
-            deliver=_Deliver(collate_fn, device, non_blocking=pinned),
+            deliver=_Deliver(collate_fn, device, pads=partition.pads, non_blocking=pinned),
             allocate=_allocate_pinned if pinned else np.empty,
         )
         super().__init__(_Marker(dataset), batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn)
@@ -203,16 +206,19 @@ class StatefulDataLoader(DataLoader[Any]):
 class _Deliver:
     """Turns arrays into tensors, collates them and brings them to the device. Holds nothing of the loader."""
 
-    def __init__(self, collate: Collate | None, device: torch.device | str | None, *, non_blocking: bool) -> None:
+    def __init__(
+        self, collate: Collate | None, device: torch.device | str | None, *, pads: bool, non_blocking: bool
+    ) -> None:
         self._collate = collate
         self._device = None if device is None else torch.device(device)
+        self._pads = pads
         self._non_blocking = non_blocking
 
     def __call__(self, batch: Batch) -> Any:
-        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        tensors = {name: _as_tensor(array) for name, array in batch.items()}
         result: Any = tensors
         if self._collate is not None:
-            num_valid = int(tensors.pop("num_valid", torch.tensor(len(next(iter(tensors.values()))))))
+            num_valid = int(tensors.pop(NUM_VALID)) if self._pads else len(next(iter(tensors.values())))
             result = self._collate([{name: tensor[i] for name, tensor in tensors.items()} for i in range(num_valid)])
         return result if self._device is None else self._move(result)
 
@@ -221,27 +227,31 @@ class _Deliver:
             return item.to(self._device, non_blocking=self._non_blocking)
         if isinstance(item, dict):
             return {name: self._move(part) for name, part in item.items()}
-        if isinstance(item, list | tuple) and not hasattr(item, "_fields"):
-            return type(item)(self._move(part) for part in item)
+        if isinstance(item, list | tuple):
+            parts = map(self._move, item)
+            return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)  # a named tuple takes each
         return item
 
 
 def _with_torch_dtypes(dataset: StreamDataset) -> StreamDataset:
     """Return the dataset with unsigned integers as int64, where the caller did not choose."""
-    wanted = {
-        output.name: np.dtype(np.int64) if _is_wide_unsigned(output.dtype) else output.dtype
-        for output in dataset.outputs
-        if not dataset.requested_dtype(output)
-    }
-    return dataset.with_fields({output.name: wanted.get(output.name, output.dtype) for output in dataset.outputs})
 
+    def delivered(output: Output) -> np.dtype[Any]:
+        wide_unsigned = output.dtype.kind == "u" and output.dtype.itemsize > 1
+        return np.dtype(np.int64) if wide_unsigned and not dataset.requested_dtype(output) else output.dtype
 
-def _is_wide_unsigned(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "u" and dtype.itemsize > 1
+    return dataset.with_fields({output.name: delivered(output) for output in dataset.outputs})
 
 
 def _allocate_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
-    """Return an array in page-locked memory, of torch's own pool."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    array: AnyArray = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().view(dtype).reshape(shape)
+    """Return an array in page-locked memory, of torch's own pool; its base is the tensor."""
+    array: AnyArray = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True).numpy()
     return array
+
+
+def _as_tensor(array: AnyArray) -> torch.Tensor:
+    """Return the tensor over an array, for a pinned one in the storage that was allocated.
+
+    By that storage torch's pool knows which memory an asynchronous copy, of a slice perhaps, still reads.
+    """
+    return array.base if isinstance(array.base, torch.Tensor) else torch.from_numpy(array)

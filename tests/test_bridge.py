@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import queue
 import threading
 import time
 import weakref
@@ -56,8 +57,8 @@ def test_results_and_errors_come_back_as_they_are(bridge: Bridge) -> None:
         raise error
 
     assert bridge.run(answer) == 42
-    assert bridge.start(answer).result(5) == 42
-    for error in (OwnError("own"), TimeoutError("own"), OSError(5, "own"), ClosedError("own")):
+    assert bridge.start(answer).result(bridge.check) == 42
+    for error in (OwnError("own"), TimeoutError("own"), OSError(5, "own"), ClosedError("own"), queue.Empty("own")):
         with pytest.raises(type(error), match="own") as caught:
             bridge.run(fail, error)
         assert caught.value is error
@@ -112,7 +113,7 @@ def test_close_cancels_what_runs_and_waits_for_its_end() -> None:
     assert ended.is_set()
     assert call.done
     with pytest.raises(ClosedError):
-        call.result(5)
+        call.result(bridge.check)
 
 
 def test_close_under_a_waiting_call_is_an_error_there() -> None:

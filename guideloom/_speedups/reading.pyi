@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, Self, final
 
-from guideloom._typing import Int32Array, Int64Array, UInt32Array
+from guideloom._typing import Int32Array, Int64Array, UInt8Array, UInt32Array
 
 HAVE_PREADV: bool
 TYPE_CODES: dict[str, int]
@@ -61,4 +61,4 @@ class ReadJob:
         buffer: Int32Array,
         position: Int64Array,
     ) -> None: ...
-    def finish(self, scratch_address: int) -> None: ...
+    def finish(self, scratch: UInt8Array) -> None: ...

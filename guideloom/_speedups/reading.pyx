@@ -217,11 +217,12 @@ cdef class ReadJob:
         e.first, e.last = begin, end
         if self.checked and begin < end:
             e.first = begin // block * block
-            e.last = min((end + block - 1) // block * block, self._file_bytes[self._file[i]])
+            # Rounded up without passing the file's end, which a manifest may claim to lie just below 2**63.
+            e.last = min((end - 1) // block * block, self._file_bytes[self._file[i]] - block) + block
         if not self.direct:             # all of it goes through scratch
             e.head_end = e.tail_begin = e.last
             return e
-        e.head_end = e.first if e.first == begin else min(e.first + block, e.last)
+        e.head_end = e.first if e.first == begin else e.first + min(block, e.last - e.first)
         e.tail_begin = e.last if e.last == end else max(e.head_end, end // block * block)
         return e
 
@@ -431,14 +432,17 @@ cdef class ReadJob:
                         scratch += length[r]
                     r += 1
 
-    def finish(self, int64_t scratch_address):
-        """Check and lay out every piece still pending, its ranges having been read as `fill_ranges` says."""
+    def finish(self, const uint8_t[::1] scratch not None):
+        """Check and lay out every piece still pending, its ranges having been read as `fill_ranges` says.
+
+        `scratch` has at least one byte.
+        """
         cdef Py_ssize_t i
-        cdef char *scratch = <char *> <size_t> scratch_address
+        cdef const char *head = <const char *> &scratch[0]
         cdef Extent e
         with nogil:
             for i in range(self.num_pieces):
                 e = self._extent(i)
                 if self._status[i] == _PENDING:
-                    self._status[i] = self._deliver(i, e, scratch, scratch + (e.head_end - e.first))
-                scratch += self._scratch_bytes(i)
+                    self._status[i] = self._deliver(i, e, head, head + (e.head_end - e.first))
+                head += self._scratch_bytes(i)

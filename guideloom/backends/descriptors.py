@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import resource
 import stat
@@ -49,21 +48,21 @@ class DescriptorCache:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._num_pinned = 0
         self._capacity = _capacity()
         self._lock = threading.RLock()  # a garbage collection in here may drop a backend, which closes its files
 
     def pin(self, path: str) -> int:
         """Return a descriptor of a file, opening it if need be; `unpin` it after use."""
         with self._lock:
-            entry = self._entries.get(path)
-            if entry is None:
-                entry = self._entries[path] = _Entry()
+            entry = self._entries.get(path) or _Entry()
+            self._pin(entry)  # before it can be found: a garbage collection closes what is not in use
+            entry.doomed = False
+            self._entries[path] = entry
+            self._entries.move_to_end(path)
+            if entry.descriptor < 0:
                 self._capacity = _capacity()  # the limit may have been changed
                 self._evict(len(self._entries) - self._capacity)
-            else:
-                self._entries.move_to_end(path)
-            entry.pins += 1
-            entry.doomed = False
         try:
             if entry.descriptor < 0:
                 with entry.lock:
@@ -78,9 +77,12 @@ class DescriptorCache:
         """Return a descriptor of a file that is open already, pinned, or -1."""
         with self._lock:
             entry = self._entries.get(path)
-            if entry is None or entry.descriptor < 0:
+            if entry is None:
                 return -1
-            entry.pins += 1
+            self._pin(entry)
+            if entry.descriptor < 0:
+                self.unpin(path, entry_failed=entry)
+                return -1
             self._entries.move_to_end(path)
             return entry.descriptor
 
@@ -91,6 +93,7 @@ class DescriptorCache:
             if entry is None:  # forgotten in a forked child
                 return
             entry.pins -= 1
+            self._num_pinned -= entry.pins == 0
             surplus = entry.doomed or entry.descriptor < 0 or len(self._entries) > self._capacity
             if entry.pins == 0 and surplus:
                 self._close(path, entry)
@@ -99,8 +102,9 @@ class DescriptorCache:
         """Close every file under a root; those in use are closed when they are unpinned."""
         prefix = os.path.join(root, "")
         with self._lock:
-            for path, entry in list(self._entries.items()):
-                if path.startswith(prefix):
+            for path in self._paths():
+                entry = self._entries.get(path)
+                if entry is not None and path.startswith(prefix):
                     if entry.pins:
                         entry.doomed = True
                     else:
@@ -112,10 +116,20 @@ class DescriptorCache:
             if entry.descriptor >= 0:
                 os.close(entry.descriptor)
         self._entries.clear()
+        self._num_pinned = 0
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many files are in use as may be open: let go of yours before asking for more."""
+        return self._num_pinned >= self._capacity
+
+    def _pin(self, entry: _Entry) -> None:
+        self._num_pinned += entry.pins == 0
+        entry.pins += 1
 
     def _open(self, path: str) -> int:
         try:
@@ -128,11 +142,17 @@ class DescriptorCache:
         return open_regular(path)
 
     def _evict(self, count: int) -> None:
-        if count <= 0:
-            return
-        unused = (item for item in self._entries.items() if not item[1].pins and item[1].descriptor >= 0)
-        for path, entry in list(itertools.islice(unused, count)):
-            self._close(path, entry)
+        for path in self._paths() if count > 0 else ():
+            entry = self._entries.get(path)
+            if entry is not None and not entry.pins and entry.descriptor >= 0:
+                self._close(path, entry)
+                count -= 1
+                if not count:
+                    return
+
+    def _paths(self) -> list[str]:
+        """Return all paths, the oldest first, as a copy: a garbage collection may close files while it is walked."""
+        return list(self._entries)
 
     def _close(self, path: str, entry: _Entry) -> None:
         if self._entries.get(path) is entry:

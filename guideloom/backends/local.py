@@ -56,6 +56,7 @@ class LocalBackend:
         self.num_threads = num_threads
         self.inline_bytes = inline_bytes
         self._opens = 0
+        self._pid = os.getpid()
         self._pool: ReadPool | None = None
 
     def __repr__(self) -> str:
@@ -69,6 +70,8 @@ class LocalBackend:
 
     async def open(self) -> None:
         """Count one more user; files and threads are opened when they are needed."""
+        if self._pid != os.getpid():  # a forked child: the users of the parent never close it here
+            self._pid, self._opens = os.getpid(), 0
         self._opens += 1
 
     async def close(self) -> None:
@@ -156,12 +159,17 @@ class LocalBackend:
     async def _run_on_pool(
         self, job: ReadJob, paths: Sequence[str], order: Int32Array, runs: list[Run], *, forget: bool = False
     ) -> None:
-        def read_chunk(chunk: list[Run]) -> None:
-            start, stop = chunk[0][1], chunk[-1][2]
-            opened = np.full(stop - start, -1, np.int32)
+        def read_files(chunk: list[Run]) -> list[Run]:
+            """Read as much of a chunk as files may be open for, and return the rest."""
+            start = chunk[0][1]
+            opened = np.full(chunk[-1][2] - start, -1, np.int32)
             pinned: list[str] = []
+            rest: list[Run] = []
             try:
-                for file, low, high in chunk:
+                for i, (file, low, high) in enumerate(chunk):
+                    if pinned and descriptors.full:
+                        chunk, rest = chunk[:i], chunk[i:]
+                        break
                     path = self._path(paths[file])
                     try:
                         opened[low - start : high - start] = descriptors.pin(path)
@@ -169,12 +177,18 @@ class LocalBackend:
                         job.status[order[low:high]] = error.errno or errno.EBADF
                     else:
                         pinned.append(path)
+                pieces = order[start : chunk[-1][2]]
                 if forget:
-                    job.forget(order[start:stop], opened)
-                job.run(order[start:stop], opened)
+                    job.forget(pieces, opened[: len(pieces)])
+                job.run(pieces, opened[: len(pieces)])
             finally:
                 for path in pinned:
                     descriptors.unpin(path)
+            return rest
+
+        def read_chunk(chunk: list[Run]) -> None:
+            while chunk:
+                chunk = read_files(chunk)
 
         share = max(-(-len(order) // self.num_threads), LEAST_CHUNK_PIECES)
         try:

@@ -26,14 +26,15 @@ class MemoryBackend(RangeBackend):
 
     async def read_range(self, path: str, offset: int, length: int) -> memoryview:
         """Return bytes of a file."""
-        return memoryview(self._file(path))[offset : offset + length]
+        return self._file(path)[offset : offset + length]
 
     async def size(self, path: str) -> int:
         """Return the size of a file in bytes."""
         return len(self._file(path))
 
-    def _file(self, path: str) -> bytes | bytearray | memoryview:
+    def _file(self, path: str) -> memoryview:
         try:
-            return self.files[path]
+            file = memoryview(self.files[path])
+            return file.cast("B") if file.nbytes else memoryview(b"")
         except KeyError:
             raise MissingFileError(f"{path} is missing from memory", path=path) from None

@@ -6,6 +6,8 @@ would hang the program.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -40,15 +42,40 @@ class ReadPool:
                     self._started = True
         self._queue.put(function)
 
-    def close(self, at_end: Callable[[], object]) -> None:
+    async def run(self, function: Callable[[], object]) -> None:
+        """Run a function on some thread and wait for its end; a cancel frees the caller alone."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_exception(error) if error else done.set_result(None)
+
+        def work() -> None:
+            error = None
+            try:
+                function()
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, error)
+
+        self.submit(work)
+        await done
+
+    def close(self, at_end: Callable[[], object] | None = None) -> None:
         """Let the threads end once they have done what was asked before; does not wait for them.
 
         Each calls `at_end` before it ends, so that one call comes after all that was asked.
         """
         if self._started:
             for _ in range(self.num_threads):
-                self._queue.put(at_end)
+                if at_end is not None:
+                    self._queue.put(at_end)
                 self._queue.put(None)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _work(queue: SimpleQueue[Callable[[], object] | None]) -> None:

@@ -59,8 +59,8 @@ class StreamDataset:
     def __post_init__(self) -> None:
         for name, least in (("window", 1), ("stride", 1), ("offset", 0)):
             value = as_int(getattr(self, name), name)
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
+            if not least <= value < 2**63:
+                raise ValueError(f"{name} must be at least {least}, and fit in 63 bits, not {value}")
             object.__setattr__(self, name, value)
         object.__setattr__(self, "outputs", select(self.manifest.schema, self.fields))
         starts = np.zeros(len(self.manifest.shards) + 1, np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from guideloom._speedups.planning import count_pieces, plan_windows
 from guideloom._speedups.reading import CORRUPT, OVERFLOW, PENDING, SHORT, Buffers, ReadJob
 from guideloom._typing import AnyArray, Int32Array, Int64Array, UInt32Array
 from guideloom.backends.base import ReadBackend, RunsJobs, errno_error, short_read
+from guideloom.backends.pool import ReadPool
 from guideloom.datasets.selection import Output
 from guideloom.errors import ConversionError, CorruptionError, GuideLoomError, RangesError
 from guideloom.ranges import ByteRanges
@@ -111,6 +111,7 @@ class WindowReader:
         self._backend = backend
         self._runner = backend if isinstance(backend, RunsJobs) else None
         self._groups = groups
+        self._pool = ReadPool(1)  # not the loop's own executor, which the program may keep busy
         self._tables = [
             ChecksumTables(backend, group.side_paths, group.seeds, group.file_bytes) if verify else None
             for group in groups
@@ -256,11 +257,10 @@ class WindowReader:
             for i, reason in error.failures.items():
                 failures[int(piece[wanted[i]])] = reason
             job.status[list(failures)] = CORRUPT
-        address = scratch.__array_interface__["data"][0]
         if job.num_bytes() <= MOST_INLINE_BYTES:
-            job.finish(address)
+            job.finish(scratch)
         else:
-            await asyncio.to_thread(job.finish, address)
+            await self._pool.run(functools.partial(job.finish, scratch))
 
 
 @functools.cache

@@ -332,4 +332,5 @@ class EpochIterator(Iterator[T]):
         self._handover.close()
 
     def __del__(self) -> None:
-        self.close()
+        if "_handover" in self.__dict__:  # unless an interrupt came first
+            self.close()

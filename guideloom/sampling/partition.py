@@ -94,7 +94,8 @@ class Partition:
         begin = start + first * self.step_size
         full = min(count, (length - begin) // self.step_size)
         steps = begin + np.arange(full, dtype=np.int64) * self.step_size + self.rank * self.batch_size
-        positions = (steps[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
+        rows = np.arange(self.batch_size if full else 0, dtype=np.int64)  # one batch may ask for more than there is
+        positions = (steps[:, None] + rows).reshape(-1)
         valid, total = [self.batch_size] * full, [self.batch_size] * full
         if full < count:
             begin += full * self.step_size

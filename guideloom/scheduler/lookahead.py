@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from guideloom._typing import as_int
+
 T = TypeVar("T")
 
 # Batches that are planned, read and handed over together. Each slice costs some 200 microseconds of Python and two
@@ -47,14 +49,14 @@ class Budget:
 
         Raises
         ------
-        ValueError
-            If `prefetch` is negative, or `max_bytes` less than 1.
+        ValueError, TypeError
+            If `prefetch` is negative, or `max_bytes` less than 1, or one of them no integer.
         """
-        if max_bytes < 1:
+        if as_int(max_bytes, "max_bytes_in_flight") < 1:
             raise ValueError(f"max_bytes_in_flight must be at least 1, not {max_bytes}")
         if prefetch is None:
             prefetch = max(LEAST_DEFAULT_BATCHES, min(DEFAULT_BYTES // max(batch_bytes, 1), MOST_DEFAULT_BATCHES))
-        if prefetch < 0:
+        if as_int(prefetch, "prefetch") < 0:
             raise ValueError(f"prefetch must be 0 or more batches, not {prefetch}")
         return cls(max(1, min(prefetch, max_bytes // max(batch_bytes, 1))))
 

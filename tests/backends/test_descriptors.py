@@ -216,6 +216,41 @@ def test_when_the_process_has_no_descriptor_left_ours_make_room(
         cache.pin(paths[21])
 
 
+def test_a_collection_may_close_files_at_any_moment(cache: DescriptorCache, paths: list[str], tmp_path: Path) -> None:
+    """A backend that is dropped closes its files wherever the collector runs: also where the cache makes room."""
+
+    class Dropped:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            cache.close_below(str(tmp_path))
+
+    before, thresholds = open_files(), gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # collections look at what is made here alone
+    try:
+        for allocations in range(1, 60):
+            gc.disable()
+            for path in paths[:8]:
+                cache.pin(path)
+                cache.unpin(path)
+            Dropped()
+            gc.set_threshold(allocations)
+            gc.enable()
+            descriptor = cache.pin(paths[20])
+            assert os.pread(descriptor, 9, 0) == b"20"
+            cache.unpin(paths[20])
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+    gc.collect()
+    cache.close_below(str(tmp_path))
+    assert len(cache) == 0
+    assert not cache.full
+    assert open_files() == before
+
+
 def test_the_bound_follows_the_limit_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """B3: at most 256 files, and at most a quarter of the soft limit."""
     for soft, expected in ((64, 16), (128, 32), (256, 64), (1024, 256), (10**6, 256), (resource.RLIM_INFINITY, 256)):

@@ -187,6 +187,34 @@ def test_a_backend_that_is_dropped_frees_what_it_took(root: Path, cache: Descrip
     assert len(cache) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_last_close_in_a_forked_child_frees_what_was_opened_there(root: Path, cache: DescriptorCache) -> None:
+    """P2, B4: the users that the parent has are not counted in the child."""
+
+    async def use(backend: LocalBackend) -> None:
+        await backend.open()
+        assert await read(backend, ("one.bin", 0, 1)) == [b"\x07"]
+
+    backend = LocalBackend(root, inline_bytes=0)
+    asyncio.run(use(backend))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            cache.forget_after_fork()
+            asyncio.run(use(backend))
+            assert reading_threads()
+            asyncio.run(backend.close())
+            wait_until(lambda: not reading_threads())
+            assert len(cache) == 0
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(cache) == 1
+    asyncio.run(backend.close())
+
+
 def test_a_thousand_reads_at_once_share_the_same_threads(root: Path) -> None:
     """C54: the number of threads never exceeds the documented one."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -44,6 +45,12 @@ def test_any_kind_of_buffer_will_do_and_changes_show() -> None:
             buffer = bytearray(4)
             await MemoryBackend({"a": data}).read_ranges(ByteRanges.of([("a", 3, 4)]), [memoryview(buffer)])
             assert buffer == bytes([3, 4, 5, 6])
+        items = np.arange(20, dtype="<u2").data  # of two bytes each: ranges are of bytes all the same
+        backend = MemoryBackend({"a": items, "empty": items[:0]})
+        assert [await backend.size(path) for path in ("a", "empty")] == [40, 0]
+        buffer = bytearray(4)
+        await backend.read_ranges(ByteRanges.of([("a", 36, 4)]), [memoryview(buffer)])
+        assert buffer == bytes([18, 0, 19, 0])
         files = {"a": bytearray(b"old")}
         backend = MemoryBackend(files)
         files["a"][:] = b"new"

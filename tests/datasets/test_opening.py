@@ -112,6 +112,7 @@ def test_an_uncommitted_dataset_is_none_yet(tmp_path: Path) -> None:
         ({"window": True}, TypeError, "window must be an int, not bool"),
         ({"window": 2, "stride": 0}, ValueError, "stride must be at least 1"),
         ({"window": 2, "offset": -1}, ValueError, "offset must be at least 0"),
+        ({"window": 2, "stride": 2**63}, ValueError, "fit in 63 bits"),
         ({"window": 2, "fields": ["token"]}, ValueError, "no field 'token'"),
     ],
 )

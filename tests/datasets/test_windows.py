@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,8 @@ from hypothesis import strategies as st
 import guideloom as gl
 from guideloom.datasets.windows import WindowGrid
 from guideloom.errors import CorruptionError, MissingFileError, ShortReadError
+from guideloom.formats.schema import Schema
+from guideloom.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, encode_manifest
 from tests.datasets.opened import KINDS, OneMethod, backend_of, in_memory
 from tests.reference import ReferenceWindows, assert_equal
 from tests.strategies import grids, selections, streams
@@ -257,6 +263,59 @@ def test_missing_or_damaged_checksums_are_an_error_of_their_shard(kind: str) -> 
                 with pytest.raises((CorruptionError, MissingFileError, ShortReadError), match=name) as caught:
                     reader.read_batch(range(200))
                 assert (caught.value.path, caught.value.sample) == (name, 100)
+
+
+def test_scratch_outlives_a_read_that_is_cancelled_while_it_is_laid_out() -> None:
+    """A thread that lays out rows may go on after the cancel: it, not the call, keeps the memory that it reads."""
+    scratch: list[weakref.ref[Any]] = []
+
+    class Recording(OneMethod):
+        async def read_ranges(self, ranges: gl.ByteRanges, buffers: Sequence[memoryview]) -> None:
+            await super().read_ranges(ranges, buffers)
+            scratch.append(weakref.ref(buffers[-1].obj.base))  # type: ignore[attr-defined]  # an array's own
+            read_through.set()
+
+    backend = Recording(stream_files([np.zeros(200_000, [("a", "<u2"), ("b", "u1")])]))
+    dataset = gl.open_dataset(backend, window=200_000, verify=False)
+    read_through = asyncio.Event()
+    gate, passed = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with dataset.async_reader() as reader:
+            assert reader._reader is not None
+            reader._reader._pool.submit(gate.wait)
+            read = asyncio.create_task(reader.read(0))
+            await asyncio.wait_for(read_through.wait(), 10)
+            await asyncio.sleep(0)
+            read.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await read
+            del read
+            await asyncio.sleep(0)  # this step's wake-up holds the task, and with it all that the read held
+            gc.collect()
+            assert scratch[0]() is not None
+            reader._reader._pool.submit(passed.set)
+            gate.set()
+            assert await asyncio.to_thread(passed.wait, 10)
+            assert scratch[0]() is None
+
+    asyncio.run(main())
+
+
+def test_a_manifest_that_claims_files_of_2_63_bytes_is_no_danger() -> None:
+    """M4: blocks at the end of such a file are counted without a sum that wraps around."""
+    schema, end = Schema.of("<u2"), 2**63 - 1
+    entry = FileEntry("a.bin", end - 4001, end, "0" * 64, "a.crc32c", 1)
+    manifest = encode_manifest(Manifest(schema, (schema,), (ShardEntry(0, 2000, (entry,)),), 1))
+
+    class Zeros(gl.RangeBackend):
+        async def read_range(self, path: str, offset: int, length: int) -> bytes:
+            return manifest if path == MANIFEST_NAME else bytes(length)
+
+    with gl.open_dataset(Zeros(), window=4).sync_reader() as reader:
+        for samples in ([0], [499], range(500)):
+            with pytest.raises(CorruptionError, match=r"a\.bin is damaged"):
+                reader.read_batch(samples)
 
 
 def test_exchanged_shards_are_found_out(tmp_path: Any) -> None:

@@ -10,7 +10,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -40,6 +40,11 @@ DTYPE = np.dtype(
         ("half", "<f2"),
     ]
 )
+
+
+class Pair(NamedTuple):
+    tokens: torch.Tensor
+    name: str
 
 
 def rows_of(length: int) -> np.ndarray[Any, Any]:
@@ -177,6 +182,12 @@ def test_collating_gets_samples_and_its_result_is_the_batch(dataset: gl.StreamDa
             assert list(loader) in ([1, 0], [1, 1])
 
 
+def test_a_field_of_the_datasets_own_is_not_taken_for_the_count_of_rows() -> None:
+    rows = np.zeros(6, [("tokens", "<u2"), ("num_valid", "u1")])
+    with gl.StatefulDataLoader(in_memory([rows], window=1), collate_fn=len) as loader:
+        assert list(loader) == [1] * 6
+
+
 def test_an_error_of_collating_surfaces_and_loses_nothing(dataset: gl.StreamDataset) -> None:
     """Promise 4: it is raised where `next` was called; the batch is still the next one."""
     fail = True
@@ -214,6 +225,12 @@ def test_batches_are_brought_to_the_device(dataset: gl.StreamDataset, device: An
         batch = next(iter(loader))
     assert batch["list"][0].device.type == batch["tuple"][0].device.type == torch.device(device).type
     assert (batch["tuple"][1], batch["number"]) == ("text", 3)
+    with gl.StatefulDataLoader(
+        dataset, batch_size=4, device=device, collate_fn=lambda samples: Pair(samples[0]["tokens"], "text")
+    ) as loader:
+        pair = next(iter(loader))
+    assert type(pair) is Pair
+    assert (pair.tokens.device.type, pair.name) == (torch.device(device).type, "text")
 
 
 @pytest.mark.parametrize(
@@ -323,3 +340,28 @@ def test_pinned_memory_is_used_where_there_is_an_accelerator(dataset: gl.StreamD
             for name, tensor in wanted.items():
                 assert torch.equal(found[name], tensor)
                 assert found[name].is_pinned() == torch.accelerator.is_available()
+
+
+def test_a_pinned_batch_has_the_storage_that_was_allocated(
+    dataset: gl.StreamDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor made of its array is a stranger to the pool, which then reuses memory that a copy still reads."""
+    allocated: list[torch.Tensor] = []
+    empty = torch.empty
+
+    def pageable(shape: tuple[int, ...], *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+        assert pin_memory
+        allocated.append(empty(shape, dtype=dtype))
+        return allocated[-1]
+
+    with gl.StatefulDataLoader(dataset, 3) as loader:
+        expected = list(loader)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", pageable)
+    with gl.StatefulDataLoader(dataset, 3, pin_memory=True) as loader:
+        for found, wanted in zip(loader, expected, strict=True):
+            for name, tensor in wanted.items():
+                assert torch.equal(found[name], tensor)
+                assert found[name].dtype == tensor.dtype
+                storage = found[name].untyped_storage()._cdata
+                assert storage in [tensor.untyped_storage()._cdata for tensor in allocated]

@@ -186,3 +186,7 @@ def test_budgets_have_a_default_and_refuse_nonsense() -> None:
         Budget.of(-1, batch_bytes=1, max_bytes=1)
     with pytest.raises(ValueError, match="max_bytes_in_flight must be at least 1"):
         Budget.of(1, batch_bytes=1, max_bytes=0)
+    with pytest.raises(TypeError, match="prefetch must be an int, not float"):
+        Budget.of(8.0, batch_bytes=1, max_bytes=1)  # type: ignore[arg-type]  # the subject
+    with pytest.raises(TypeError, match="max_bytes_in_flight must be an int, not str"):
+        Budget.of(1, batch_bytes=1, max_bytes="1")  # type: ignore[arg-type]  # the subject

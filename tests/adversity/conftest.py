@@ -1,0 +1,1 @@
+from tests.leaks import no_leaks as no_leaks
