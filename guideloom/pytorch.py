@@ -22,7 +22,7 @@ from guideloom.datasets.readers import NUM_VALID
 from guideloom.datasets.selection import Output
 from guideloom.datasets.stream import StreamDataset
 from guideloom.datasets.windows import Batch
-from guideloom.loader.engine import Engine, EpochIterator
+from guideloom.loader.engine import Engine, EpochIterator, check_dataset
 from guideloom.loader.topology import rank_and_world_size
 from guideloom.sampling.order import Shuffle
 from guideloom.sampling.partition import Partition
@@ -143,11 +143,7 @@ class StatefulDataLoader(DataLoader[Any]):
                 raise TypeError(f"StatefulDataLoader has no argument {name!r}")
             if value is not None and value != _HARMLESS.get(name):
                 raise ValueError(f"{name}={value!r} makes no sense here: {_WHY_NOT[name]}")
-        if not isinstance(dataset, StreamDataset):
-            raise TypeError(
-                f"dataset must be what guideloom.open_dataset returns, not {type(dataset).__name__}; for other "
-                "datasets use torch's own DataLoader"
-            )
+        check_dataset(dataset)
         partition = Partition(batch_size, *rank_and_world_size(rank, world_size), drop_last)
         pinned = pin_memory and torch.accelerator.is_available()
         self._engine: Engine[Any] = Engine(

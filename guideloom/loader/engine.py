@@ -40,6 +40,15 @@ T = TypeVar("T")
 logger = logging.getLogger("guideloom")
 
 
+def check_dataset(dataset: object) -> None:
+    """Raise ``TypeError`` unless a loader can read a dataset."""
+    if not isinstance(dataset, StreamDataset):
+        raise TypeError(
+            f"dataset must be what guideloom.open_dataset returns, not {type(dataset).__name__}; for other datasets "
+            "use torch's own DataLoader"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """The next batch that the consumer has not received.

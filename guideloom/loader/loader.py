@@ -8,7 +8,7 @@ from typing import Any, Self
 from guideloom._typing import Int64Array
 from guideloom.datasets.stream import StreamDataset
 from guideloom.datasets.windows import Batch
-from guideloom.loader.engine import Engine, EpochIterator
+from guideloom.loader.engine import Engine, EpochIterator, check_dataset
 from guideloom.loader.topology import rank_and_world_size
 from guideloom.sampling.order import Shuffle
 from guideloom.sampling.partition import Partition
@@ -69,6 +69,7 @@ class Loader:
         max_bytes_in_flight: int = MOST_BYTES_IN_FLIGHT,
         drop_last: bool = False,
     ) -> None:
+        check_dataset(dataset)
         partition = Partition(batch_size, *rank_and_world_size(rank, world_size), drop_last)
         self._engine: Engine[Batch] = Engine(
             dataset,

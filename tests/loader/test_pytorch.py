@@ -272,6 +272,8 @@ def test_their_defaults_are_welcome_and_every_argument_of_torch_is_known(dataset
 def test_other_datasets_are_refused(other: Any) -> None:
     with pytest.raises(TypeError, match=r"what guideloom\.open_dataset returns"):
         gl.StatefulDataLoader(other)
+    with pytest.raises(TypeError, match=r"what guideloom\.open_dataset returns"):
+        gl.Loader(other)
 
 
 def through_torch(state: Any) -> Any:
