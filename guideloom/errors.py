@@ -52,9 +52,9 @@ class GuideLoomError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.details)
 
-    def for_sample(self, sample: int) -> Self:
-        """Return the same error, naming the sample that could not be delivered."""
-        error = type(self)(f"sample {sample}: {self.message}", **{**self.details, "sample": sample})
+    def for_sample(self, sample: int, location: str) -> Self:
+        """Return the same error, naming the sample that could not be delivered, and its dataset."""
+        error = type(self)(f"sample {sample} of {location}: {self.message}", **{**self.details, "sample": sample})
         error.__cause__ = self.__cause__
         return error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -140,7 +142,9 @@ class StatefulDataLoader(DataLoader[Any]):
     ) -> None:
         for name, value in others.items():
             if name not in _WHY_NOT:
-                raise TypeError(f"StatefulDataLoader has no argument {name!r}")
+                near = difflib.get_close_matches(name, inspect.signature(StatefulDataLoader).parameters, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"StatefulDataLoader has no argument {name!r}{hint}")
             if value is not None and value != _HARMLESS.get(name):
                 raise ValueError(f"{name}={value!r} makes no sense here: {_WHY_NOT[name]}")
         check_dataset(dataset)

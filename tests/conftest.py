@@ -1,9 +1,13 @@
 """Settings of the property tests, and helpers whose assertions are shown in full."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that starts the tests in the background leaves Ctrl-C ignored, and Python then without its handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine may stall any single example, so time limits belong to whole tests.
 settings.register_profile("default", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ from guideloom.backends.base import ReadBackend
 from guideloom.bridge import run_sync
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
-from guideloom.errors import ManifestError, MissingFileError
+from guideloom.errors import BackendError, ManifestError, MissingFileError
 from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, load_manifest
 
 
@@ -30,7 +30,7 @@ def open_dataset(
     Parameters
     ----------
     location : str, path or ReadBackend
-        A folder, a URL, or a backend that is bound to either.
+        A folder, a ``file://`` URL, or a backend that is bound to what holds the dataset.
     window : int
         Elements of a window.
     stride : int, default `window`
@@ -98,15 +98,32 @@ def reopen(
 
 
 async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | None) -> Manifest:
-    path = MANIFEST_NAME if snapshot is None else f"snapshots/{snapshot}/{MANIFEST_NAME}"
+    path = MANIFEST_NAME if snapshot is None else _snapshot_path(snapshot)
     await backend.open()
     try:
         data = await backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
     except MissingFileError as error:
-        what = "no dataset" if snapshot is None else f"no snapshot {snapshot}"
-        raise MissingFileError(
-            f"there is {what} at {location}: {path} is missing. Was it committed?", path=path
-        ) from error
+        if snapshot is not None:
+            reason = f"there is no snapshot {snapshot} at {location}: {path} is missing"
+        elif await _is_there(backend, _snapshot_path(0)):
+            reason = f"nothing has been committed to {location} yet; call commit() once its shards are written"
+        else:
+            reason = f"there is no dataset at {location}: it has no {path}"
+        raise MissingFileError(reason, path=path) from error
+    except BackendError as error:
+        raise type(error)(f"{location}: {error}", **error.details) from error
     finally:
         await backend.close()
     return load_manifest(data, path=f"{location}/{path}")
+
+
+async def _is_there(backend: ReadBackend, path: str) -> bool:
+    try:
+        await backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+    except BackendError:
+        return False
+    return True
+
+
+def _snapshot_path(snapshot: int) -> str:
+    return f"snapshots/{snapshot}/{MANIFEST_NAME}"

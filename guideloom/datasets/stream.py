@@ -114,7 +114,9 @@ class StreamDataset:
 
     def window_reader(self) -> WindowReader:
         """Return a reader of whole slices of batches; the backend must be open."""
-        return WindowReader(self.backend, self.grid, self._groups(), self.outputs, verify=self.verify)
+        return WindowReader(
+            self.backend, self.grid, self._groups(), self.outputs, verify=self.verify, location=self.location
+        )
 
     def requested_dtype(self, output: Output) -> bool:
         """Return whether the caller chose the dtype of an output."""

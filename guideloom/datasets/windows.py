@@ -95,6 +95,8 @@ class WindowReader:
         These fields, in the order that the caller named them.
     verify : bool
         Whether every block is compared with its checksum before any of it is delivered.
+    location : str
+        How to call the dataset in messages.
     """
 
     def __init__(
@@ -105,8 +107,10 @@ class WindowReader:
         outputs: Sequence[Output],
         *,
         verify: bool,
+        location: str,
     ) -> None:
         _keep_freed_memory()
+        self._location = location
         self.grid = grid
         self._backend = backend
         self._runner = backend if isinstance(backend, RunsJobs) else None
@@ -161,7 +165,7 @@ class WindowReader:
             for row, reason in failures.items():
                 batch_number = int(np.searchsorted(bounds, row, "right")) - 1
                 if not isinstance(results[batch_number], Exception):
-                    results[batch_number] = _for_sample(reason, int(samples[row]))
+                    results[batch_number] = _for_sample(reason, int(samples[row]), self._location)
         return results
 
     async def _read_group(
@@ -297,7 +301,7 @@ def _error(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int, 
         at = offset + second // output.num_elements * group.row_bytes
         return ConversionError(
             f"field {output.name!r} holds a value at byte {at} of {path} that does not fit {output.dtype}; it is "
-            f"stored as {output.field.dtype}",
+            f"stored as {output.field.dtype}; ask for a dtype that holds all of its values",
             field=output.name,
             path=path,
             offset=at,
@@ -305,8 +309,8 @@ def _error(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int, 
     return errno_error(status, path, offset, length)
 
 
-def _for_sample(error: Exception, sample: int) -> Exception:
+def _for_sample(error: Exception, sample: int, location: str) -> Exception:
     if isinstance(error, GuideLoomError):
-        return error.for_sample(sample)
-    error.add_note(f"for sample {sample}")
+        return error.for_sample(sample, location)
+    error.add_note(f"for sample {sample} of {location}")
     return error

@@ -111,6 +111,8 @@ class Engine(Generic[T]):
         self._iterator: EpochIterator[T] | None = None
         self._opened: tuple[Bridge, AsyncReader] | None = None
         self._closed = False
+        if not self.num_steps:
+            logger.warning("this loader gives no batches: %s", self._why_no_batches())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cursor": self.cursor, "_iterator": None, "_opened": None}
@@ -242,6 +244,18 @@ class Engine(Generic[T]):
             segments, cursor.epoch, cursor.step, cursor.position, world_size=world_size, batch_size=batch_size
         )
         self._cursor, self._iterator = cursor, None
+
+    def _why_no_batches(self) -> str:
+        if self.order.length:
+            return (
+                f"the dataset has {self.order.length:,} samples, less than a step of {self.partition.step_size:,} "
+                "(batch_size times world_size), and drop_last drops them"
+            )
+        dataset = self.dataset
+        return (
+            f"{dataset.location} has {dataset.num_elements:,} elements, which is not one window of {dataset.window:,} "
+            f"from element {dataset.offset:,} on"
+        )
 
     def _dataset_state(self) -> DatasetState:
         dataset = self.dataset

@@ -91,7 +91,8 @@ def decode_state(plain: Any) -> LoaderState:
     if not isinstance(plain, dict):
         raise StateError(f"a loader state is a dict, not {type(plain).__name__}")
     if plain.get("format") != STATE_FORMAT:
-        raise StateError(f"this is no loader state: its format is {plain.get('format')!r}, not {STATE_FORMAT!r}")
+        hint = next((f"; give it [{key!r}] alone" for key, part in plain.items() if _is_state(part)), "")
+        raise StateError(f"this is no loader state: its format is {plain.get('format')!r}, not {STATE_FORMAT!r}{hint}")
     if plain.get("version") != STATE_VERSION:
         raise StateError(
             f"the loader state has version {plain.get('version')!r}, and this GuideLoom reads {STATE_VERSION}"
@@ -135,7 +136,8 @@ def check_state(state: LoaderState, dataset: DatasetState, order: Order) -> None
         lines = "".join(f"\n  {name}: saved {saved!r}, here {here!r}" for name, (saved, here) in differences.items())
         raise StateMismatchError(
             f"the state belongs to another run; nothing was changed.{lines}\n"
-            "Open the dataset as it was when the state was saved, or start without load_state_dict",
+            "Open the dataset and make the loader as they were when the state was saved, or start without "
+            "load_state_dict",
             differences=differences,
         )
 
@@ -145,6 +147,10 @@ def probe(order: Order, epoch: int, position: int) -> int:
     stop = min(position + PROBE_SAMPLES, order.length)
     samples = order.samples(epoch, np.arange(position, stop, dtype=np.int64))
     return crc32c(samples.astype("<i8").view(np.uint8))
+
+
+def _is_state(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("format") == STATE_FORMAT
 
 
 def _checksum(plain: dict[str, Any]) -> int:

@@ -1,5 +1,6 @@
 """The write side of a token stream: making a dataset, its shards, and its snapshots."""
 
+import logging
 import operator
 import os
 import re
@@ -18,6 +19,8 @@ from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manife
 from guideloom.storage.merge import merge_shards, refuse_missing, written_shards
 from guideloom.storage.records import MAX_SHARD_NUMBER
 from guideloom.storage.writer import ShardWriter
+
+logger = logging.getLogger("guideloom")
 
 SNAPSHOTS_FOLDER = "snapshots"
 
@@ -76,7 +79,10 @@ class StreamStorage:
             make_folder(root / SNAPSHOTS_FOLDER)
             if publish_folder(root / SNAPSHOTS_FOLDER / "0", {MANIFEST_NAME: data}):
                 return cls(root, manifest)
-        raise FileExistsError(f"{root} holds a dataset; StreamStorage.open({str(path)!r}) opens it to write more")
+        raise FileExistsError(
+            f"{root} holds a dataset; StreamStorage.open({str(path)!r}) opens it to write more shards. To write it "
+            "anew, remove the folder first"
+        )
 
     @classmethod
     def open(cls, path: PathLike) -> "StreamStorage":
@@ -199,6 +205,8 @@ class StreamStorage:
             )
         _point_to_newest(self.path, manifest.snapshot, data)
         self.manifest = manifest
+        if not merged:
+            logger.warning("%s was committed without shards: has every writer been closed?", self.path)
         return manifest.snapshot
 
     def __repr__(self) -> str:

@@ -107,7 +107,8 @@ def test_an_error_of_the_device_costs_its_samples_and_keeps_its_number(library: 
     assert [error[0] for error in report["errors"]] == TOUCHED
     for sample, kind, number, message in report["errors"]:
         assert (kind, number) == ("ReadError", 5)
-        assert message.startswith(f"sample {sample}: cannot read shards/0000")
+        assert message.startswith(f"sample {sample} of ")
+        assert ": cannot read shards/0000" in message
         assert message.endswith("Input/output error")
 
 

@@ -98,7 +98,7 @@ def test_errors_of_the_library_are_one_block(run: Run, tmp_path: Path) -> None:
     result = run("inspect", tmp_path)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr == f"Error: there is no dataset at {tmp_path}: guideloom.json is missing. Was it committed?\n"
+    assert result.stderr == f"Error: there is no dataset at {tmp_path}: it has no guideloom.json\n"
 
 
 def test_errors_of_writing_name_the_file(run: Run, prose: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_opening_leaves_no_thread_and_reads_one_file() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (None, MissingFileError, "there is no dataset at .* Was it committed"),
+        (None, MissingFileError, "there is no dataset at .*: it has no guideloom.json"),
         (b"", ManifestError, MANIFEST_NAME),
         (b"{}", ManifestError, MANIFEST_NAME),
         (b"\xff\xfe", ManifestError, MANIFEST_NAME),
@@ -100,7 +100,7 @@ def test_an_uncommitted_dataset_is_none_yet(tmp_path: Path) -> None:
     storage = gl.StreamStorage.create(tmp_path, dtype="<u2")
     with storage.writer(shard=0) as shard:
         shard.append(np.arange(10))
-    with pytest.raises(MissingFileError, match="Was it committed"):
+    with pytest.raises(MissingFileError, match=r"nothing has been committed to .* yet; call commit\(\)"):
         gl.open_dataset(tmp_path, window=2)
 
 

@@ -214,7 +214,7 @@ def test_a_truncated_shard_is_named_and_costs_only_its_own_samples(kind: str) ->
                 if verify and sample == 89:  # its block is cut too, and cannot be checked
                     continue
                 assert reader[sample]["tokens"].tolist() == list(range(sample * 100, sample * 100 + 100))
-            with pytest.raises(ShortReadError, match=rf"sample 97: {name} ends early") as caught:
+            with pytest.raises(ShortReadError, match=rf"sample 97 of .*: {name} ends early") as caught:
                 reader[97]
             assert (caught.value.path, caught.value.sample) == (name, 97)
             assert 0 <= caught.value.found < caught.value.length

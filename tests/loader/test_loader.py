@@ -259,7 +259,7 @@ def test_an_error_comes_in_its_turn_and_the_position_stands_before_it(prefetch: 
         assert [ids(next(batches))[0] for _ in range(6)] == [0, 5, 10, 15, 20, 25]
         for _ in range(3):
             with pytest.raises(
-                ReadError, match=r"sample 30: cannot read shards/00000-0\.bin, 16 bytes at offset 480"
+                ReadError, match=r"sample 30 of .*: cannot read shards/00000-0\.bin, 16 bytes at offset 480"
             ) as caught:
                 next(batches)
             assert isinstance(caught.value, OSError)
@@ -397,10 +397,24 @@ def test_dropping_a_loader_in_mid_epoch_leaves_nothing(tmp_path: Path) -> None:
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of an earlier test may have ended meanwhile
 
 
 def test_a_healthy_epoch_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), gl.Loader(dataset_of(40), 3) as loader:
         assert len(list(loader)) == 14
     assert [record for record in caplog.records if record.name.startswith("guideloom")] == []
+
+
+@pytest.mark.parametrize(
+    ("window", "drop_last", "reason"),
+    [(101, False, "100 elements, which is not one window of 101"), (4, True, "25 samples, less than a step of 26")],
+)
+def test_a_loader_without_batches_says_why(
+    window: int, drop_last: bool, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch that ends at once must not look like one that went well."""
+    dataset = gl.open_dataset(gl.MemoryBackend(stream_files(counted([100], "<i4"))), window=window)
+    with gl.Loader(dataset, 26, drop_last=drop_last) as loader:
+        assert list(loader) == []
+    assert reason in caplog.text

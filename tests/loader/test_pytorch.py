@@ -264,7 +264,7 @@ def test_their_defaults_are_welcome_and_every_argument_of_torch_is_known(dataset
     defaults["snapshot_every_n_steps"] = 1  # torchdata's
     with gl.StatefulDataLoader(dataset, **defaults) as loader:
         assert len(loader) == 10
-    with pytest.raises(TypeError, match="no argument 'batchsize'"):
+    with pytest.raises(TypeError, match="no argument 'batchsize'; did you mean 'batch_size'"):
         gl.StatefulDataLoader(dataset, batchsize=3)
 
 

@@ -271,3 +271,9 @@ def test_the_next_samples_are_in_it_so_that_a_changed_order_is_noticed() -> None
         pytest.raises(StateMismatchError, match="probe"),
     ):
         loader.load_state_dict(sealed(state))
+
+
+def test_a_whole_checkpoint_is_refused_with_the_part_to_give() -> None:
+    loader = gl.Loader(dataset_of(40), 3)
+    with pytest.raises(gl.errors.StateError, match=r"no loader state.*give it \['data'\] alone"):
+        loader.load_state_dict({"model": {}, "data": loader.state_dict()})
