@@ -15,10 +15,10 @@ T = TypeVar("T")
 # Batches that are planned, read and handed over together. Each slice costs some 200 microseconds of Python and two
 # hops between threads, as much as reading several warm batches.
 MOST_SLICE_BATCHES = 32
-# Look-ahead when the user names none: four slices, but no more bytes than a processor's cache may hold.
+# Look-ahead when the user names none: four slices, or fewer where they would be large.
 MOST_DEFAULT_BATCHES = 128
 LEAST_DEFAULT_BATCHES = 4
-DEFAULT_BYTES = 32 * 2**20
+DEFAULT_BYTES = 64 * 2**20
 MOST_BYTES_IN_FLIGHT = 256 * 2**20
 
 
@@ -41,7 +41,7 @@ class Budget:
         Parameters
         ----------
         prefetch : int or None
-            Batches; ``None`` for 32 MiB of them, but 4 to 128. ``0`` means 1.
+            Batches; ``None`` for 64 MiB of them, but 4 to 128. ``0`` means 1.
         batch_bytes : int
             Bytes of one batch.
         max_bytes : int
