@@ -8,8 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from guideloom._speedups.reading import ReadJob
 from guideloom._typing import Int32Array
 from guideloom.errors import BackendError, MissingFileError, RangesError, ReadError, ShortReadError
@@ -212,8 +210,3 @@ def translate(error: OSError, path: str, offset: int | None = None, length: int 
 def errno_error(errno: int, path: str, offset: int, length: int) -> BackendError:
     """Make the error for an error number of a read."""
     return translate(OSError(errno, os.strerror(errno)), path, offset, length)
-
-
-def ranges_job_arrays(count: int) -> tuple[Int32Array, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
-    """Return fresh status and detail arrays for a job of `count` pieces."""
-    return np.empty(count, np.int32), np.zeros((count, 2), np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 
 from guideloom._speedups.reading import BYTES_CODE, SHORT, Buffers, ReadJob, group_by_file
 from guideloom._typing import Int32Array, PathLike
-from guideloom.backends.base import errno_error, raise_failures, ranges_job_arrays, short_read, translate
+from guideloom.backends.base import errno_error, raise_failures, short_read, translate
 from guideloom.backends.descriptors import descriptors, open_regular
 from guideloom.backends.pool import ReadPool
 from guideloom.errors import BackendError, ClosedError
@@ -105,7 +105,7 @@ class LocalBackend:
         keep = Buffers(buffers)
         addresses, sizes = np.empty((1, len(buffers)), np.int64), np.empty(len(buffers), np.int64)
         keep.fill(addresses[0], sizes)
-        status, detail = ranges_job_arrays(len(ranges))
+        status, detail = np.empty(len(ranges), np.int32), np.zeros((len(ranges), 2), np.int64)
         job = ReadJob(
             file=ranges.file,
             offset=ranges.offset,

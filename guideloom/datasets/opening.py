@@ -12,7 +12,7 @@ from guideloom.bridge import run_sync
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import BackendError, ManifestError, MissingFileError
-from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, load_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, load_manifest, snapshot_name
 
 
 def open_dataset(
@@ -98,14 +98,14 @@ def reopen(
 
 
 async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | None) -> Manifest:
-    path = MANIFEST_NAME if snapshot is None else _snapshot_path(snapshot)
+    path = MANIFEST_NAME if snapshot is None else snapshot_name(snapshot)
     await backend.open()
     try:
         data = await backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
     except MissingFileError as error:
         if snapshot is not None:
             reason = f"there is no snapshot {snapshot} at {location}: {path} is missing"
-        elif await _is_there(backend, _snapshot_path(0)):
+        elif await _is_there(backend, snapshot_name(0)):
             reason = f"nothing has been committed to {location} yet; call commit() once its shards are written"
         else:
             reason = f"there is no dataset at {location}: it has no {path}"
@@ -123,7 +123,3 @@ async def _is_there(backend: ReadBackend, path: str) -> bool:
     except BackendError:
         return False
     return True
-
-
-def _snapshot_path(snapshot: int) -> str:
-    return f"snapshots/{snapshot}/{MANIFEST_NAME}"

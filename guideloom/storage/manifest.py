@@ -29,6 +29,7 @@ from guideloom.storage.records import (
 __all__ = [
     "MANIFEST_NAME",
     "MAX_MANIFEST_BYTES",
+    "SNAPSHOTS_FOLDER",
     "FileEntry",
     "Manifest",
     "ShardEntry",
@@ -36,9 +37,11 @@ __all__ = [
     "encode_manifest",
     "encode_shard",
     "load_manifest",
+    "snapshot_name",
 ]
 
 MANIFEST_NAME = "guideloom.json"
+SNAPSHOTS_FOLDER = "snapshots"
 
 _HEXADECIMAL = re.compile("[0-9a-f]*")
 
@@ -130,6 +133,11 @@ def load_manifest(data: bytes, *, path: str) -> Manifest:
     except (TypeError, ValueError) as error:  # ManifestError is a ValueError
         raise ManifestError(f"{path}: {str(error)[:MAX_REASON]}", path=path) from error
     return manifest
+
+
+def snapshot_name(snapshot: int) -> str:
+    """Return the name of a snapshot's manifest, relative to the dataset."""
+    return f"{SNAPSHOTS_FOLDER}/{snapshot}/{MANIFEST_NAME}"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

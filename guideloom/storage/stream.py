@@ -15,14 +15,20 @@ from guideloom.errors import CommitConflict, ManifestError, MissingFileError, Sh
 from guideloom.formats.schema import Schema
 from guideloom.storage.durable import list_folder, make_folder, publish_folder, read_file, write_file
 from guideloom.storage.group_file import SHARDS_FOLDER
-from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, encode_manifest, load_manifest
+from guideloom.storage.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    SNAPSHOTS_FOLDER,
+    Manifest,
+    encode_manifest,
+    load_manifest,
+    snapshot_name,
+)
 from guideloom.storage.merge import merge_shards, refuse_missing, written_shards
 from guideloom.storage.records import MAX_SHARD_NUMBER
 from guideloom.storage.writer import ShardWriter
 
 logger = logging.getLogger("guideloom")
-
-SNAPSHOTS_FOLDER = "snapshots"
 
 _SNAPSHOT = re.compile("0|[1-9][0-9]{0,17}")
 
@@ -272,7 +278,7 @@ def _newest_snapshot(root: Path) -> int | None:
 
 
 def _snapshot_path(root: Path, snapshot: int) -> Path:
-    return root / SNAPSHOTS_FOLDER / str(snapshot) / MANIFEST_NAME
+    return root / snapshot_name(snapshot)
 
 
 def _holds_dataset(root: Path) -> bool:
