@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guideloom import errors
+from guideloom import errors, formats
 from guideloom.backends import LocalBackend, MemoryBackend, RangeBackend, ReadBackend
 from guideloom.datasets.opening import open_dataset
 from guideloom.datasets.readers import AsyncReader, SyncReader
@@ -38,6 +38,7 @@ __all__ = [
     "SyncReader",
     "__version__",
     "errors",
+    "formats",
     "open_dataset",
 ]
 

@@ -10,6 +10,8 @@
     │   └── RangesError                     some ranges of a batch failed; the rest are valid
     ├── CorruptionError (OSError)           bytes that do not match their checksum
     ├── ConversionError (ValueError)        a stored value does not fit the dtype asked for
+    ├── UnknownEncodingError (LookupError)  an encoding that a manifest names is not registered
+    ├── DecodeError (ValueError)            a document that its encoding cannot decode
     ├── WriteError (OSError)                a shard that could not be written; it is not published
     ├── ShardError (ValueError)             shards that cannot be committed together
     ├── CommitConflict (RuntimeError)       another commit came first
@@ -108,6 +110,14 @@ class CorruptionError(_SystemError):
 
 class ConversionError(GuideLoomError, ValueError):
     """A stored value does not fit the dtype asked for. Details: ``field``, ``path``, ``offset``."""
+
+
+class UnknownEncodingError(GuideLoomError, LookupError):
+    """A manifest names an encoding that is not registered. Details: ``name``."""
+
+
+class DecodeError(GuideLoomError, ValueError):
+    """An encoding cannot decode a document, whose bytes are as written. Details: ``path``, ``offset``, ``length``."""
 
 
 class WriteError(_SystemError):

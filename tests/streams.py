@@ -12,7 +12,9 @@ import numpy as np
 from guideloom._typing import AnyArray
 from guideloom.formats.schema import Schema
 from guideloom.storage.checksums import BlockChecksums
-from guideloom.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, encode_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest
+from guideloom.storage.records import FileEntry, ShardEntry
+from guideloom.storage.stream_manifest import StreamManifest
 
 Files = dict[str, bytes]
 
@@ -69,7 +71,7 @@ def stream_files(
             sha256 = hashlib.sha256(rows.tobytes()).hexdigest()
             stored.append(FileEntry(f"{stem}.bin", byte_offset, len(data), sha256, f"{stem}.crc32c", seed))
         entries.append(ShardEntry(number, len(shard), tuple(stored)))
-    files[MANIFEST_NAME] = encode_manifest(Manifest(schema, parts, tuple(entries), 1))
+    files[MANIFEST_NAME] = encode_manifest(StreamManifest(schema, parts, tuple(entries), 1))
     return files
 
 

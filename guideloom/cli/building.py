@@ -21,10 +21,9 @@ from guideloom.cli.corpus import Corpus, Piece
 from guideloom.cli.tokenizer import TOKENIZER_FILE, Tokenizer
 from guideloom.errors import MissingFileError
 from guideloom.storage.durable import make_folder, sync_folder, write_file
-from guideloom.storage.group_file import SHARDS_FOLDER
-from guideloom.storage.manifest import Manifest
+from guideloom.storage.names import SHARD_SUFFIX, SHARDS_FOLDER
 from guideloom.storage.stream import StreamStorage
-from guideloom.storage.writer import SHARD_SUFFIX
+from guideloom.storage.stream_manifest import StreamManifest
 
 # Characters that are tokenized at a time.
 _BATCH_CHARACTERS = 512 * 1024
@@ -68,7 +67,7 @@ class Build:
         shards = range(len(self.corpus.shards))
         return [sum(piece.ends for piece in self.corpus.pieces(shard, advance)) for shard in shards]
 
-    def write(self, out: Path, documents: list[int], advance: Callable[[int], None]) -> Manifest:
+    def write(self, out: Path, documents: list[int], advance: Callable[[int], None]) -> StreamManifest:
         """Write the dataset.
 
         Parameters

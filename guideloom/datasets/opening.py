@@ -12,7 +12,10 @@ from guideloom.bridge import run_sync
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import BackendError, ManifestError, MissingFileError
-from guideloom.storage.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, load_manifest, snapshot_name
+from guideloom.storage.kinds import load_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, snapshot_name
+from guideloom.storage.records import MAX_MANIFEST_BYTES
+from guideloom.storage.stream_manifest import StreamManifest
 
 
 def open_dataset(
@@ -97,7 +100,7 @@ def reopen(
     return StreamDataset(backend, manifest, location, **options)
 
 
-async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | None) -> Manifest:
+async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | None) -> StreamManifest:
     path = MANIFEST_NAME if snapshot is None else snapshot_name(snapshot)
     await backend.open()
     try:
@@ -114,7 +117,10 @@ async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | No
         raise type(error)(f"{location}: {error}", **error.details) from error
     finally:
         await backend.close()
-    return load_manifest(data, path=f"{location}/{path}")
+    manifest = load_manifest(data, path=f"{location}/{path}")
+    if not isinstance(manifest, StreamManifest):
+        raise ManifestError(f"{location} holds {manifest.kind}, which this version does not read", path=location)
+    return manifest
 
 
 async def _is_there(backend: ReadBackend, path: str) -> bool:

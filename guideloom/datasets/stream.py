@@ -13,7 +13,7 @@ from guideloom.backends.base import ReadBackend
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.selection import Fields, Output, select
 from guideloom.datasets.windows import GroupFiles, WindowGrid, WindowReader
-from guideloom.storage.manifest import Manifest
+from guideloom.storage.stream_manifest import StreamManifest
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -28,7 +28,7 @@ class StreamDataset:
     ----------
     backend : ReadBackend
         Where the dataset lies.
-    manifest : Manifest
+    manifest : StreamManifest
         What it holds.
     location : str
         How to call it in messages.
@@ -46,7 +46,7 @@ class StreamDataset:
     """
 
     backend: ReadBackend
-    manifest: Manifest
+    manifest: StreamManifest
     location: str
     window: int
     stride: int

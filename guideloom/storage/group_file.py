@@ -1,7 +1,6 @@
 """The file of one column group of one shard, as it grows: its rows, their hash and the checksums of its blocks."""
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +10,8 @@ from guideloom._typing import AnyArray
 from guideloom.formats.schema import Schema
 from guideloom.storage.checksums import BlockChecksums
 from guideloom.storage.durable import NewFile
-from guideloom.storage.manifest import FileEntry
-
-SHARDS_FOLDER = "shards"
-DATA_SUFFIX = ".bin"
-CHECKSUMS_SUFFIX = ".crc32c"
+from guideloom.storage.names import CHECKSUMS_SUFFIX, DATA_SUFFIX, SHARDS_FOLDER, new_stem, seed_of
+from guideloom.storage.records import FileEntry
 
 _BUFFER_BYTES = 1024 * 1024
 
@@ -41,12 +37,11 @@ class GroupFile:
     """
 
     def __init__(self, root: Path, number: int, group: Schema) -> None:
-        random_id = secrets.token_hex(16)
-        self.stem = f"{number:08d}-{random_id}"
+        self.stem = new_stem(number)
         self.rows = 0
         self._group = group
         self._folder = root / SHARDS_FOLDER
-        self._seed = int(random_id[:8], 16)
+        self._seed = seed_of(self.stem)
         self._sha256 = hashlib.sha256()
         self._checksums = BlockChecksums(file_seed=self._seed)
         # Rows are stored field by field, so that padding keeps the zeros of this buffer whatever the caller's holds.

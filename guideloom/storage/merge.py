@@ -2,22 +2,17 @@
 
 import itertools
 import os
-import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from guideloom.errors import ManifestError, ShardError
-from guideloom.storage.checksums import BLOCK_BYTES
+from guideloom.errors import ShardError
 from guideloom.storage.durable import list_folder, read_file
-from guideloom.storage.group_file import CHECKSUMS_SUFFIX, DATA_SUFFIX, SHARDS_FOLDER
-from guideloom.storage.manifest import Manifest, ShardEntry
-from guideloom.storage.records import ShardRecord, decode_record, group_records
-from guideloom.storage.writer import SHARD_SUFFIX
+from guideloom.storage.manifest import Manifest, Shard
+from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX, SHARDS_FOLDER, shard_of
 
 _MAX_SHARD_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAMED = 20
-_SHARD_MANIFEST = re.compile(rf"(\d{{8}})-[0-9a-f]{{32}}{re.escape(SHARD_SUFFIX)}", re.ASCII)
 
 
 def written_shards(root: Path) -> dict[str, int]:
@@ -26,10 +21,11 @@ def written_shards(root: Path) -> dict[str, int]:
     A shard manifest is the last file of a shard to appear, so these shards are whole.
     """
     names = list_folder(root / SHARDS_FOLDER)
-    return {name: int(match[1]) for name in names if (match := _SHARD_MANIFEST.fullmatch(name))}
+    numbers = {name: shard_of(name.removesuffix(SHARD_SUFFIX)) for name in names if name.endswith(SHARD_SUFFIX)}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
-def merge_shards(root: Path, manifest: Manifest) -> tuple[ShardEntry, ...]:
+def merge_shards(root: Path, manifest: Manifest) -> tuple[Shard, ...]:
     """Return the shards of the next snapshot: those of `manifest`, and those written since.
 
     Shards of one number and the same content count once, since a writer may have been run again.
@@ -43,7 +39,7 @@ def merge_shards(root: Path, manifest: Manifest) -> tuple[ShardEntry, ...]:
 
     Returns
     -------
-    tuple of ShardEntry
+    tuple of shards
         In the order of their numbers.
 
     Raises
@@ -54,14 +50,14 @@ def merge_shards(root: Path, manifest: Manifest) -> tuple[ShardEntry, ...]:
     ManifestError
         If a shard manifest cannot be read.
     """
-    merged = {shard.number: shard for shard in manifest.shards}
-    committed = {os.path.basename(entry.file) for shard in manifest.shards for entry in shard.files}
+    merged: dict[int, Shard] = {shard.number: shard for shard in manifest.shards}
+    committed = {os.path.basename(shard.first_file) for shard in manifest.shards}
     for name in written_shards(root):
         if name.removesuffix(SHARD_SUFFIX) + DATA_SUFFIX in committed:
             continue
         shard = _read_shard(root, name, manifest)
         known = merged.setdefault(shard.number, shard)
-        if _content(known) != _content(shard):
+        if known.content != shard.content:
             _refuse_pair(known, shard)
     numbers = sorted(merged)
     gaps = (number for low, high in itertools.pairwise([-1, *numbers]) for number in range(low + 1, high))
@@ -81,43 +77,13 @@ def refuse_missing(missing: Iterable[int], *, count: int) -> None:
         )
 
 
-def _read_shard(root: Path, name: str, manifest: Manifest) -> ShardEntry:
+def _read_shard(root: Path, name: str, manifest: Manifest) -> Shard:
     path = root / SHARDS_FOLDER / name
-    record = decode_record(read_file(path, max_bytes=_MAX_SHARD_MANIFEST_BYTES), ShardRecord, path=str(path))
-    shard = record.shard
-    if record.schema != manifest.schema.record or record.groups != group_records(manifest.groups):
-        raise ShardError(
-            f"{path} has rows of {record.schema}, but the dataset has {manifest.schema.record}; remove the file, and "
-            "write the shard again",
-            shards=[shard.number],
-        )
-    if not _is_regular(shard, name, manifest):
-        raise ManifestError(f"{path} does not describe the shard it is named for; remove it", path=str(path))
-    for entry in shard.files:
-        num_blocks = -(-entry.bytes // BLOCK_BYTES)
-        for file, num_bytes in ((entry.file, entry.bytes), (entry.checksums, 4 * (num_blocks + 1))):
-            _check_size(root / file, num_bytes, shard.number)
+    shard: Shard
+    shard, files = manifest.read_shard(read_file(path, max_bytes=_MAX_SHARD_MANIFEST_BYTES), path=str(path))
+    for file, num_bytes in files:
+        _check_size(root / file, num_bytes, shard.number)
     return shard
-
-
-def _is_regular(shard: ShardEntry, name: str, manifest: Manifest) -> bool:
-    """Whether a shard is as a writer makes it, so that a planted manifest can neither name nor claim other files."""
-    if len(shard.files) != len(manifest.groups):
-        return False
-    for index, (group, entry) in enumerate(zip(manifest.groups, shard.files, strict=True)):
-        stem = entry.file.removeprefix(f"{SHARDS_FOLDER}/").removesuffix(DATA_SUFFIX)
-        match = _SHARD_MANIFEST.fullmatch(stem + SHARD_SUFFIX)
-        if (
-            match is None
-            or int(match[1]) != shard.number
-            or (index == 0 and stem + SHARD_SUFFIX != name)
-            or entry.file != f"{SHARDS_FOLDER}/{stem}{DATA_SUFFIX}"
-            or entry.checksums != f"{SHARDS_FOLDER}/{stem}{CHECKSUMS_SUFFIX}"
-            or entry.checksum_seed != int(stem[9:17], 16)
-            or (entry.byte_offset, entry.bytes) != (0, shard.rows * group.row_bytes)
-        ):
-            return False
-    return True
 
 
 def _check_size(path: Path, num_bytes: int, number: int) -> None:
@@ -136,13 +102,9 @@ def _check_size(path: Path, num_bytes: int, number: int) -> None:
     )
 
 
-def _content(shard: ShardEntry) -> tuple[int, list[str]]:
-    return shard.rows, [entry.sha256 for entry in shard.files]
-
-
-def _refuse_pair(first: ShardEntry, second: ShardEntry) -> None:
+def _refuse_pair(first: Shard, second: Shard) -> None:
     raise ShardError(
-        f"shard {first.number} was written twice with different content: {first.files[0].file} ({first.rows} rows) and "
-        f"{second.files[0].file} ({second.rows} rows); remove the {SHARD_SUFFIX} file beside the wrong one",
+        f"shard {first.number} was written twice with different content: {first.first_file} ({first.describe()}) and "
+        f"{second.first_file} ({second.describe()}); remove the {SHARD_SUFFIX} file beside the wrong one",
         shards=[first.number],
     )

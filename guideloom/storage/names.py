@@ -1,6 +1,7 @@
-"""Which names a manifest may use for its files: those that cannot lead out of the dataset."""
+"""Which names a manifest may use for its files: those that cannot lead out of the dataset; and those of a writer."""
 
 import re
+import secrets
 import unicodedata
 import urllib.parse
 
@@ -9,10 +10,17 @@ from guideloom.errors import UnsafePathError
 MAX_NAME_BYTES = 4096
 MAX_PART_BYTES = 255
 
+SHARDS_FOLDER = "shards"
+SHARD_SUFFIX = ".json"
+DATA_SUFFIX = ".bin"
+CHECKSUMS_SUFFIX = ".crc32c"
+INDEX_SUFFIX = ".index"
+
 _MAX_DECODINGS = 3
 _PLAIN_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?"
 _PLAIN_NAME = re.compile(rf"{_PLAIN_PART}(?:/{_PLAIN_PART}){{0,31}}", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_STEM = re.compile(r"(\d{8})-[0-9a-f]{32}", re.ASCII)
 _CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half surrogate pairs, line and paragraph separators
 _BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # would disguise a name in a log
 
@@ -49,6 +57,22 @@ def check_name(name: str) -> str:
     if fault:
         raise UnsafePathError(f"the file name {_excerpt(name)} is refused: {fault}", name=name)
     return name
+
+
+def new_stem(number: int) -> str:
+    """Return the name of a new file of shard `number`, without suffix; nobody else has it."""
+    return f"{number:08d}-{secrets.token_hex(16)}"
+
+
+def shard_of(stem: str) -> int | None:
+    """Return the number of the shard whose writer made a name, if one did."""
+    match = _STEM.fullmatch(stem)
+    return int(match[1]) if match else None
+
+
+def seed_of(stem: str, part: int = 0) -> int:
+    """Return the checksum seed of a writer's file: 32 bits of its id, others for each `part` from 0 to 3."""
+    return int(stem[9 + 8 * part : 17 + 8 * part], 16)
 
 
 def _fault(name: str) -> str | None:

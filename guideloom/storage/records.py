@@ -1,6 +1,6 @@
 """What a manifest and a shard manifest look like in JSON, and their strict decoding."""
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,7 @@ MAX_REASON = 500  # characters of a message that may quote hostile data
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 ShardNumber = Annotated[int, Meta(ge=0, le=MAX_SHARD_NUMBER)]
 Sha256 = Annotated[str, Meta(min_length=64, max_length=64)]
+Compression: TypeAlias = Literal["zstd"] | None
 _Requires = Annotated[tuple[str, ...], Meta(max_length=0)]
 
 
@@ -66,6 +67,84 @@ class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
     rows: Count
     files: tuple[FileEntry, ...]
 
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What is equal for two shards that hold the same."""
+        return self.rows, *(entry.sha256 for entry in self.files)
+
+    @property
+    def first_file(self) -> str:
+        """Name of the data file that the shard's manifest is named after."""
+        return self.files[0].file
+
+    def describe(self) -> str:
+        """Return how much it holds, for messages."""
+        return f"{self.rows} rows"
+
+
+class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One file of a shard of documents.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file, relative to the dataset.
+    bytes : int
+        Size of the file.
+    sha256 : str
+        SHA-256 of its content in hexadecimal; of an index without its checksums.
+    checksum_seed : int
+        Unsigned 32-bit seed of the checksums of its records.
+    """
+
+    file: str
+    bytes: Count
+    sha256: Sha256
+    checksum_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+class DocumentShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One shard of documents.
+
+    Parameters
+    ----------
+    number : int
+        Place of the shard in the dataset, from 0.
+    documents : int
+        Documents in it.
+    decoded_bytes : int
+        Bytes of all of them, before compression.
+    data, index : StoredFile
+        The documents back to back, and a row for each.
+    """
+
+    number: ShardNumber
+    documents: Count
+    decoded_bytes: Count
+    data: StoredFile
+    index: StoredFile
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What is equal for two shards that hold the same."""
+        return self.documents, self.data.sha256, self.index.sha256
+
+    @property
+    def first_file(self) -> str:
+        """Name of the data file that the shard's manifest is named after."""
+        return self.data.file
+
+    def describe(self) -> str:
+        """Return how much it holds, for messages."""
+        return f"{self.documents} documents"
+
+
+class EncodingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What makes values of stored bytes: the name that an encoding is registered under, and its options."""
+
+    name: str
+    options: dict[str, Any]
+
 
 class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A column group: the fields whose rows share a file, and the bytes that they take of a row of the schema."""
@@ -74,8 +153,8 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row_bytes: Count
 
 
-class ManifestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The manifest of a dataset."""
+class StreamRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The manifest of a stream."""
 
     format: Literal["guideloom"]
     version: Literal[0]
@@ -90,8 +169,8 @@ class ManifestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     metadata: msgspec.Raw
 
 
-class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The manifest of one shard, which `commit` merges into that of the dataset."""
+class StreamShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The manifest of one shard of a stream, which `commit` merges into that of the dataset."""
 
     format: Literal["guideloom-shard"]
     version: Literal[0]
@@ -103,6 +182,35 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     shard: ShardEntry
 
 
+class DocumentsRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The manifest of a dataset of documents."""
+
+    format: Literal["guideloom"]
+    version: Literal[0]
+    requires: _Requires
+    kind: Literal["documents"]
+    snapshot: Count
+    fingerprint: str
+    encoding: EncodingRecord
+    sections: tuple[SchemaRecord, ...]
+    compression: Compression
+    shards: tuple[DocumentShardEntry, ...]
+    metadata: msgspec.Raw
+
+
+class DocumentsShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The manifest of one shard of documents, which `commit` merges into that of the dataset."""
+
+    format: Literal["guideloom-shard"]
+    version: Literal[0]
+    requires: _Requires
+    kind: Literal["documents"]
+    encoding: EncodingRecord
+    sections: tuple[SchemaRecord, ...]
+    compression: Compression
+    shard: DocumentShardEntry
+
+
 class _Header(msgspec.Struct):
     """The first fields of any version, undecoded: enough to say why a manifest is not understood."""
 
@@ -112,15 +220,28 @@ class _Header(msgspec.Struct):
     kind: msgspec.Raw = msgspec.Raw(b"null")
 
 
-RecordT = TypeVar("RecordT", ManifestRecord, ShardRecord)
+ManifestRecord: TypeAlias = StreamRecord | DocumentsRecord
+ShardRecord: TypeAlias = StreamShardRecord | DocumentsShardRecord
+RecordT = TypeVar("RecordT", StreamRecord, DocumentsRecord, StreamShardRecord, DocumentsShardRecord)
 
-_FORMATS: dict[type, bytes] = {ManifestRecord: b'"guideloom"', ShardRecord: b'"guideloom-shard"'}
+_KINDS = (b'"stream"', b'"documents"')
 _HEADER_DECODER = msgspec.json.Decoder(_Header)
 
 
 def encode_record(record: ManifestRecord | ShardRecord) -> bytes:
     """Return a record as one line of JSON."""
     return msgspec.json.encode(record) + b"\n"
+
+
+def decode_manifest(data: bytes, *, path: str) -> ManifestRecord:
+    """Return the record of a manifest of any kind. Raises as `decode_record` does."""
+    try:
+        kind = bytes(_HEADER_DECODER.decode(data).kind) if len(data) <= MAX_MANIFEST_BYTES else b""
+    except (ValueError, RecursionError):
+        kind = b""
+    if kind == b'"documents"':
+        return decode_record(data, DocumentsRecord, path=path)
+    return decode_record(data, StreamRecord, path=path)  # which says what is wrong with any other
 
 
 def decode_record(data: bytes, record_type: type[RecordT], *, path: str) -> RecordT:
@@ -131,7 +252,7 @@ def decode_record(data: bytes, record_type: type[RecordT], *, path: str) -> Reco
     data : bytes
         JSON, at most 64 MiB.
     record_type : type
-        `ManifestRecord` or `ShardRecord`.
+        One of the records of a manifest or of a shard.
     path : str
         Where the data come from, for messages.
 
@@ -164,7 +285,8 @@ def _foreign(data: bytes, record_type: type[msgspec.Struct]) -> str | None:
         header = _HEADER_DECODER.decode(data)
     except (ValueError, RecursionError):
         return None
-    expected = _FORMATS[record_type]
+    shard = record_type in (StreamShardRecord, DocumentsShardRecord)
+    expected = b'"guideloom-shard"' if shard else b'"guideloom"'
     if bytes(header.format) != expected:
         return f"the format is {_excerpt(header.format)}, not {expected.decode()}: this is no manifest of GuideLoom"
     if bytes(header.version) != b"%d" % FORMAT_VERSION:
@@ -172,7 +294,7 @@ def _foreign(data: bytes, record_type: type[msgspec.Struct]) -> str | None:
         return f"the format version is {found}, and this GuideLoom reads {FORMAT_VERSION}; upgrade GuideLoom"
     if bytes(header.requires) != b"[]":
         return f"it requires {_excerpt(header.requires)}, which this GuideLoom does not know; upgrade GuideLoom"
-    if bytes(header.kind) != b'"stream"':
+    if bytes(header.kind) not in _KINDS:
         return f"its kind is {_excerpt(header.kind)}, which this GuideLoom does not know; upgrade GuideLoom"
     return None
 

@@ -17,7 +17,9 @@ import guideloom as gl
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import CorruptionError, GuideLoomError
 from guideloom.storage.checksums import BLOCK_BYTES
-from guideloom.storage.manifest import MANIFEST_NAME, load_manifest
+from guideloom.storage.kinds import load_manifest
+from guideloom.storage.manifest import MANIFEST_NAME
+from guideloom.storage.stream_manifest import StreamManifest
 from tests.streams import Files, counted, shards_of, store, stream_files
 
 # A short block, a whole one with a rest, an empty shard, a tiny one; and rows of several fields.
@@ -33,6 +35,7 @@ ALL = os.environ.get("GUIDELOOM_PROVE") == "1"
 async def contents(files: Files) -> dict[str, list[Any]]:
     """Return every field of every window that can be read, as lists, or raise the error of opening."""
     manifest = load_manifest(files[MANIFEST_NAME], path=MANIFEST_NAME)
+    assert isinstance(manifest, StreamManifest)
     dataset = StreamDataset(gl.MemoryBackend(files), manifest, "memory", window=50, stride=50)
     found: dict[str, list[Any]] = {name: [] for name in manifest.schema.names}
     async with dataset.async_reader() as reader:
@@ -47,9 +50,9 @@ async def contents(files: Files) -> dict[str, list[Any]]:
 
 
 async def whole(files: Files) -> Any:
-    dataset = StreamDataset(
-        gl.MemoryBackend(files), load_manifest(files[MANIFEST_NAME], path="m"), "memory", window=50, stride=50
-    )
+    manifest = load_manifest(files[MANIFEST_NAME], path="m")
+    assert isinstance(manifest, StreamManifest)
+    dataset = StreamDataset(gl.MemoryBackend(files), manifest, "memory", window=50, stride=50)
     async with dataset.async_reader() as reader:
         batch = await reader.read_batch(slice(None))
     return {name: array.tolist() for name, array in batch.items()}

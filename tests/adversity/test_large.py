@@ -15,7 +15,9 @@ from guideloom.backends.portable import PortableBackend
 from guideloom.formats.schema import Schema
 from guideloom.ranges import ByteRanges
 from guideloom.storage.checksums import BlockChecksums
-from guideloom.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, encode_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest
+from guideloom.storage.records import FileEntry, ShardEntry
+from guideloom.storage.stream_manifest import StreamManifest
 
 ZEROS = bytes(2**24)
 
@@ -47,7 +49,7 @@ def sparse_stream(
             (root / "shards" / f"{number}.crc32c").write_bytes(blocks.finish())
         entry = FileEntry(f"shards/{number}.bin", 0, num_bytes, "0" * 64, f"shards/{number}.crc32c", number)
         entries.append(ShardEntry(number, length, (entry,)))
-    (root / MANIFEST_NAME).write_bytes(encode_manifest(Manifest(schema, (schema,), tuple(entries), 1)))
+    (root / MANIFEST_NAME).write_bytes(encode_manifest(StreamManifest(schema, (schema,), tuple(entries), 1)))
     return known
 
 

@@ -19,7 +19,9 @@ from guideloom.datasets.stream import StreamDataset
 from guideloom.datasets.windows import WindowGrid
 from guideloom.errors import BackendError, GuideLoomError, ManifestError, MissingFileError
 from guideloom.formats.schema import Schema
-from guideloom.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, encode_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest
+from guideloom.storage.records import FileEntry, ShardEntry
+from guideloom.storage.stream_manifest import StreamManifest
 from tests.datasets.opened import OneMethod, in_memory
 from tests.streams import counted, store, stream_files
 
@@ -36,14 +38,14 @@ def written(path: Path, lengths: list[int]) -> gl.StreamStorage:
     return storage
 
 
-def manifest_of(num_shards: int, rows: int) -> Manifest:
+def manifest_of(num_shards: int, rows: int) -> StreamManifest:
     """The manifest of shards that need not exist."""
     schema = Schema.of("<i4")
     shards = tuple(
         ShardEntry(i, rows, (FileEntry(f"shards/{i:08d}.bin", 0, 4 * rows, SHA256, f"shards/{i:08d}.crc32c", i),))
         for i in range(num_shards)
     )
-    return Manifest(schema, (schema,), shards, 1)
+    return StreamManifest(schema, (schema,), shards, 1)
 
 
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:

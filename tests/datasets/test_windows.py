@@ -18,7 +18,9 @@ import guideloom as gl
 from guideloom.datasets.windows import WindowGrid
 from guideloom.errors import CorruptionError, MissingFileError, ShortReadError
 from guideloom.formats.schema import Schema
-from guideloom.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, encode_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest
+from guideloom.storage.records import FileEntry, ShardEntry
+from guideloom.storage.stream_manifest import StreamManifest
 from tests.datasets.opened import KINDS, OneMethod, backend_of, in_memory
 from tests.reference import ReferenceWindows, assert_equal
 from tests.strategies import grids, selections, streams
@@ -306,7 +308,7 @@ def test_a_manifest_that_claims_files_of_2_63_bytes_is_no_danger() -> None:
     """M4: blocks at the end of such a file are counted without a sum that wraps around."""
     schema, end = Schema.of("<u2"), 2**63 - 1
     entry = FileEntry("a.bin", end - 4001, end, "0" * 64, "a.crc32c", 1)
-    manifest = encode_manifest(Manifest(schema, (schema,), (ShardEntry(0, 2000, (entry,)),), 1))
+    manifest = encode_manifest(StreamManifest(schema, (schema,), (ShardEntry(0, 2000, (entry,)),), 1))
 
     class Zeros(gl.RangeBackend):
         async def read_range(self, path: str, offset: int, length: int) -> bytes:

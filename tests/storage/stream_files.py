@@ -12,15 +12,17 @@ import numpy as np
 
 from guideloom._typing import AnyArray
 from guideloom.storage.checksums import BlockChecksums
-from guideloom.storage.manifest import Manifest, load_manifest
+from guideloom.storage.kinds import load_manifest
+from guideloom.storage.stream_manifest import StreamManifest
 
 CALLS = ("open", "write", "fsync", "close", "rename", "mkdir", "unlink")
 
 
-def read_manifest(root: Path) -> Manifest:
+def read_manifest(root: Path) -> StreamManifest:
     """The manifest that a reader finds; it is also that of its snapshot."""
     data = (root / "guideloom.json").read_bytes()
     manifest = load_manifest(data, path="guideloom.json")
+    assert isinstance(manifest, StreamManifest)
     assert (root / "snapshots" / str(manifest.snapshot) / "guideloom.json").read_bytes() == data
     return manifest
 

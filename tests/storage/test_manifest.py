@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 
 from guideloom.errors import GuideLoomError, ManifestError, UnsafePathError
 from guideloom.formats.schema import Field, Schema
-from guideloom.storage.manifest import (
-    MAX_MANIFEST_BYTES,
-    FileEntry,
-    Manifest,
-    ShardEntry,
-    encode_manifest,
-    load_manifest,
-)
+from guideloom.storage.kinds import load_manifest
+from guideloom.storage.manifest import encode_manifest
+from guideloom.storage.records import MAX_MANIFEST_BYTES, FileEntry, ShardEntry
+from guideloom.storage.stream_manifest import StreamManifest
 
 PACKED = Schema.of(np.dtype([("tokens", "<u2"), ("loss_mask", "u1")]))
 PLAIN = Schema.of("<u2")
@@ -42,8 +38,8 @@ def shard(number: int, rows: int, schema: Schema = PACKED, **changes: Any) -> Sh
     return ShardEntry(number, rows, (FileEntry(**(fields | changes)),))
 
 
-def manifest(*shards: ShardEntry, schema: Schema = PACKED, snapshot: int = 1, **metadata: Any) -> Manifest:
-    return Manifest(schema, (schema,), shards, snapshot, metadata)
+def manifest(*shards: ShardEntry, schema: Schema = PACKED, snapshot: int = 1, **metadata: Any) -> StreamManifest:
+    return StreamManifest(schema, (schema,), shards, snapshot, metadata)
 
 
 THREE = manifest(shard(0, 1000), shard(1, 0), shard(5, 7), name="größe", counts=[1, 2.5, None, {"deep": True}])
@@ -74,7 +70,7 @@ def put(*path: Any) -> Callable[[Any], None]:
         manifest(),
         manifest(snapshot=0),
         manifest(shard(3, 2, ALIGNED), schema=ALIGNED),
-        Manifest(
+        StreamManifest(
             Schema((*ALIGNED.fields, Field("c", np.dtype("u1"), (), 16)), 18),
             (ALIGNED, Schema((Field("c", np.dtype("u1"), (), 0),), 2)),
             (ShardEntry(0, 3, (shard(0, 3, ALIGNED).files[0], shard(1, 3, PLAIN).files[0])),),
@@ -83,7 +79,7 @@ def put(*path: Any) -> Callable[[Any], None]:
     ],
     ids=["three shards", "empty", "snapshot 0", "aligned", "two groups"],
 )
-def test_a_manifest_comes_back(original: Manifest) -> None:
+def test_a_manifest_comes_back(original: StreamManifest) -> None:
     data = encode_manifest(original)
     loaded = load_manifest(data, path="guideloom.json")
     assert loaded == original
@@ -165,7 +161,7 @@ def test_white_space_order_and_escapes_do_not_matter() -> None:
         (put("version", 1), "version is 1.*upgrade"),
         (put("version", "0"), "upgrade"),
         (put("requires", ["zstd"]), r"requires \[\"zstd\"\].*upgrade"),
-        (put("kind", "documents"), 'kind is "documents".*upgrade'),
+        (put("kind", "tables"), 'kind is "tables".*upgrade'),
         (put("block_bytes", 8192), "block_bytes"),
         (put("snapshot", -1), "snapshot"),
         (put("snapshot", 2**63), "snapshot"),
@@ -301,7 +297,7 @@ def nested(depth: int) -> Any:
 )
 def test_metadata_that_would_not_come_back_is_refused(metadata: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        encode_manifest(Manifest(PLAIN, (PLAIN,), (), 1, metadata))
+        encode_manifest(StreamManifest(PLAIN, (PLAIN,), (), 1, metadata))
 
 
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
@@ -377,6 +373,7 @@ def test_any_mutation_is_a_manifest_or_an_error(data: st.DataObject) -> None:
     except (ManifestError, UnsafePathError):
         return
     assert load_manifest(encode_manifest(loaded), path="m") == loaded
+    assert isinstance(loaded, StreamManifest)
     for entry in loaded.shards:
         assert entry.files[0].byte_offset + entry.rows * loaded.schema.row_bytes <= entry.files[0].bytes < 2**63
 

@@ -25,9 +25,10 @@ from guideloom.errors import (
     WriteError,
 )
 from guideloom.formats.schema import Schema
-from guideloom.storage import durable, group_file, stream
-from guideloom.storage.manifest import Manifest, encode_manifest
+from guideloom.storage import dataset, durable, group_file
+from guideloom.storage.manifest import encode_manifest
 from guideloom.storage.stream import StreamStorage
+from guideloom.storage.stream_manifest import StreamManifest
 from tests.storage.stream_files import files, intercepted, logged, read_manifest, read_rows, read_shards
 
 FORK = multiprocessing.get_context("fork")
@@ -387,13 +388,13 @@ def test_the_last_to_replace_the_manifest_leaves_the_newest(tmp_path: Path, monk
     original, overtaken = durable.write_file, []
 
     def slow(path: Path, data: bytes) -> None:
-        monkeypatch.setattr(stream, "write_file", original)
+        monkeypatch.setattr(dataset, "write_file", original)
         other = StreamStorage.open(tmp_path)
         write(other, 1, [2])
         overtaken.append(other.commit())
         original(path, data)
 
-    monkeypatch.setattr(stream, "write_file", slow)
+    monkeypatch.setattr(dataset, "write_file", slow)
     assert storage.commit() == 1
     assert overtaken == [2]
     assert read_manifest(tmp_path).snapshot == 2
@@ -404,12 +405,12 @@ def test_the_loser_of_a_commit_may_try_again(tmp_path: Path, monkeypatch: pytest
     original = durable.publish_folder
 
     def slow(path: Path, content: Any) -> bool:
-        monkeypatch.setattr(stream, "publish_folder", original)
+        monkeypatch.setattr(dataset, "publish_folder", original)
         StreamStorage.open(tmp_path).commit()
         write(storage, 1, [2])
         return original(path, content)
 
-    monkeypatch.setattr(stream, "publish_folder", slow)
+    monkeypatch.setattr(dataset, "publish_folder", slow)
     with pytest.raises(CommitConflict, match=r"snapshot 1 of .* first; commit again") as caught:
         storage.commit()
     assert caught.value.snapshot == 1
@@ -445,7 +446,7 @@ def test_of_racing_committers_one_wins(tmp_path: Path) -> None:
             barrier.wait(60)
             return original(path, content)
 
-        with mock.patch.object(stream, "publish_folder", together):
+        with mock.patch.object(dataset, "publish_folder", together):
             StreamStorage.open(tmp_path).commit()
 
     for number in range(1, 6):
@@ -599,7 +600,7 @@ def test_column_groups_have_a_file_each(tmp_path: Path) -> None:
     schema = Schema.of(np.dtype([("tokens", "<u2"), ("mask", "u1"), ("weight", "<f4")]))
     groups = (schema.part(["tokens", "mask"], base=0, row_bytes=3), schema.part(["weight"], base=3, row_bytes=4))
     root = tmp_path
-    (root / "guideloom.json").write_bytes(encode_manifest(Manifest(schema, groups, (), 1)))
+    (root / "guideloom.json").write_bytes(encode_manifest(StreamManifest(schema, groups, (), 1)))
     storage = StreamStorage.open(root)
     for number in range(2):
         with storage.writer(shard=number) as shard:
