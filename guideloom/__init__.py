@@ -13,8 +13,10 @@ from guideloom.datasets.opening import open_dataset
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import GuideLoomError, StateMismatchError
+from guideloom.formats.jagged import Jagged
 from guideloom.loader.loader import Loader
 from guideloom.ranges import ByteRanges
+from guideloom.storage.documents import DocumentStorage
 from guideloom.storage.stream import StreamStorage
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ __version__ = "2.0.0.dev0"
 __all__ = [
     "AsyncReader",
     "ByteRanges",
+    "DocumentStorage",
     "GuideLoomError",
+    "Jagged",
     "Loader",
     "LocalBackend",
     "MemoryBackend",

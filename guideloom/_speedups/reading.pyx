@@ -32,7 +32,7 @@ BYTES_CODE = CONVERT_BYTES
 
 DONE = 0        # a positive status is an errno
 SHORT = -1      # the file ends early: detail holds the bytes found
-CORRUPT = -2    # a block does not match its checksum: detail holds the block, and (expected << 32 | found)
+CORRUPT = -2    # a block or record does not match its checksum: detail holds its number, (expected << 32 | found)
 OVERFLOW = -3   # a value does not fit the dtype asked for: detail holds the field and the element
 PENDING = -4    # not read yet
 
@@ -138,12 +138,13 @@ cdef class ReadJob:
     A piece is whole rows of one file, lying one behind the other in a window. With one unconverted field that fills
     the row its bytes are read straight into place (*direct*); otherwise they are read into scratch and each field is
     gathered from there. With checks on, reads are widened to whole blocks, and nothing is delivered from a block that
-    does not match.
+    does not match; or each piece is a whole record with a checksum of its own.
     """
 
     cdef readonly Py_ssize_t num_pieces
     cdef readonly bint direct
-    cdef readonly bint checked
+    cdef readonly bint checked      # block by block
+    cdef readonly bint records      # each piece as one
     cdef public bint cancelled
     cdef const int32_t[::1] _file
     cdef const int64_t[::1] _offset
@@ -162,6 +163,8 @@ cdef class ReadJob:
     cdef const int64_t[::1] _file_bytes
     cdef const uint32_t[::1] _seeds
     cdef const int64_t[::1] _expected
+    cdef const int64_t[::1] _number
+    cdef const uint32_t[::1] _checksum
     cdef object _keep
 
     def __cinit__(self, *, const int32_t[::1] file not None, const int64_t[::1] offset not None,
@@ -211,6 +214,15 @@ cdef class ReadJob:
         self._file_bytes, self._seeds, self._expected = file_bytes, seeds, expected
         self._keep = (self._keep, keep)
 
+    def check_records(self, const uint32_t[::1] seeds not None, const int64_t[::1] number not None,
+                      const uint32_t[::1] checksum not None, keep):
+        """Turn checks on for pieces that are whole records: the number and checksum of each, the seed of each file."""
+        if number.shape[0] != self.num_pieces or checksum.shape[0] != self.num_pieces:
+            raise ValueError("one number and one checksum a piece")
+        self.records = True
+        self._seeds, self._number, self._checksum = seeds, number, checksum
+        self._keep = (self._keep, keep)
+
     cdef Extent _extent(self, Py_ssize_t i) noexcept nogil:
         cdef Extent e
         cdef int64_t begin = self._offset[i], end = begin + self._length[i], block = self._block_bytes
@@ -256,6 +268,16 @@ cdef class ReadJob:
                     self._detail[i, 1] = <int64_t> ((<uint64_t> expected[block - first_block] << 32) | found)
                     return _CORRUPT
                 at += size
+        if self.records:
+            source = head
+            if self.direct:
+                source = target
+            found = gl_block_crc(self._seeds[self._file[i]], <uint64_t> self._number[i], <const uint8_t *> source,
+                                 <size_t> (end - begin))
+            if found != self._checksum[i]:
+                self._detail[i, 0] = self._number[i]
+                self._detail[i, 1] = <int64_t> ((<uint64_t> self._checksum[i] << 32) | found)
+                return _CORRUPT
         if self.direct:
             if begin < e.head_end:
                 memcpy(target, head + (begin - e.first), <size_t> (min(e.head_end, end) - begin))

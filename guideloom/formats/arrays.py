@@ -30,8 +30,8 @@ class _Arrays(Encoding):
     @property
     def options(self) -> Mapping[str, Any]:
         """The sections, as a manifest writes schemas."""
-        plain: list[Any] = msgspec.to_builtins([section.record for section in self.sections])
-        return {"sections": plain}
+        plain = msgspec.json.encode([section.record for section in self.sections])
+        return {"sections": msgspec.json.decode(plain)}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
