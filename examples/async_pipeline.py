@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def make_dataset(folder: Path) -> None:
     storage.commit()
 
 
-async def read(reader: gl.AsyncReader, queue: asyncio.Queue[Tokens], part: int, parts: int) -> None:
+async def read(reader: gl.AsyncReader[Any, Any], queue: asyncio.Queue[Tokens], part: int, parts: int) -> None:
     """Put one part of a shuffled epoch into the queue; a full queue makes the reader wait."""
     batches = reader.batches(batch_size=16, shuffle="global", seed=17, rank=part, world_size=parts, prefetch=8)
     async for batch in batches:

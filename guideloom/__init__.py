@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guideloom import errors, formats
 from guideloom.backends import LocalBackend, MemoryBackend, RangeBackend, ReadBackend
+from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.opening import open_dataset
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.stream import StreamDataset
@@ -27,6 +28,7 @@ __version__ = "2.0.0.dev0"
 __all__ = [
     "AsyncReader",
     "ByteRanges",
+    "DocumentDataset",
     "DocumentStorage",
     "GuideLoomError",
     "Jagged",

@@ -172,6 +172,16 @@ def _fill(target: memoryview, data: bytes | bytearray | memoryview, path: str, o
     target[:] = source.cast("B")
 
 
+async def attempt(backend: ReadBackend, ranges: ByteRanges, buffers: Sequence[memoryview]) -> dict[int, Exception]:
+    """Fill the buffers with every range that can be read; return the errors of the others, by range."""
+    try:
+        await backend.read_ranges(ranges, buffers)
+    except RangesError as error:
+        failures: dict[int, Exception] = error.failures
+        return failures
+    return {}
+
+
 def raise_failures(failures: dict[int, Exception]) -> None:
     """Raise ``RangesError`` if any range failed, with the first as its cause."""
     if failures:

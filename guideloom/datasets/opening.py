@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, overload
 
 from guideloom._typing import PathLike
 from guideloom.backends import from_url
 from guideloom.backends.base import ReadBackend
 from guideloom.bridge import run_sync
+from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import BackendError, ManifestError, MissingFileError
+from guideloom.formats.encoding import Encoding
+from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, snapshot_name
 from guideloom.storage.records import MAX_MANIFEST_BYTES
 from guideloom.storage.stream_manifest import StreamManifest
 
 
+@overload
 def open_dataset(
     location: PathLike | ReadBackend,
     *,
@@ -27,7 +31,26 @@ def open_dataset(
     fields: Fields = None,
     verify: bool = True,
     snapshot: int | None = None,
-) -> StreamDataset:
+) -> StreamDataset: ...
+@overload
+def open_dataset(
+    location: PathLike | ReadBackend,
+    *,
+    fields: Fields = None,
+    encoding: Encoding | None = None,
+    snapshot: int | None = None,
+) -> DocumentDataset: ...
+def open_dataset(
+    location: PathLike | ReadBackend,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    offset: int | None = None,
+    fields: Fields = None,
+    verify: bool = True,
+    encoding: Encoding | None = None,
+    snapshot: int | None = None,
+) -> StreamDataset | DocumentDataset:
     """Open a dataset; only its manifest is read.
 
     Parameters
@@ -35,7 +58,7 @@ def open_dataset(
     location : str, path or ReadBackend
         A folder, a ``file://`` URL, or a backend that is bound to what holds the dataset.
     window : int
-        Elements of a window.
+        Elements of a window, for a stream; documents have none.
     stride : int, default `window`
         Elements from the start of one window to the next. ``window=2049, stride=2048`` gives each window of 2048 its
         label token.
@@ -45,13 +68,18 @@ def open_dataset(
         All fields as stored; some of them; or some, converted as they are read. An integer that does not fit the dtype
         asked for is an error.
     verify : bool, default True
-        Whether every 4 KiB block is compared with its checksum before any of it is delivered.
+        Whether every 4 KiB block of a stream is compared with its checksum before any of it is delivered. Documents
+        always are.
+    encoding : Encoding, optional
+        What makes values of documents, in place of the registered encoding that the manifest names;
+        ``guideloom.formats.Bytes()`` gives the stored bytes.
     snapshot : int, optional
         An earlier snapshot; the newest by default.
 
     Returns
     -------
-    StreamDataset
+    StreamDataset or DocumentDataset
+        What the manifest says.
 
     Raises
     ------
@@ -59,25 +87,38 @@ def open_dataset(
         If there is no dataset.
     ManifestError
         If its manifest is damaged, or needs a newer version of this library.
+    UnknownEncodingError
+        If the encoding of documents is not registered.
     ValueError, TypeError
         If an argument does not suit the dataset.
 
     Examples
     --------
     >>> dataset = open_dataset("data/corpus", window=2048, fields={"tokens": "int64"})  # doctest: +SKIP
+    >>> documents = open_dataset("data/chats")  # doctest: +SKIP
     """
     if isinstance(location, ReadBackend):
         backend, name = location, repr(location)
     else:
         backend, name = from_url(location), os.fspath(location)
     manifest = run_sync(_read_manifest(backend, name, snapshot))
+    if isinstance(manifest, DocumentManifest):
+        asked = {"window": window, "stride": stride, "offset": offset, "verify": None if verify else verify}
+        wrong = [argument for argument, value in asked.items() if value is not None]
+        if wrong:
+            raise ValueError(f"{name} holds documents, always whole and always checked: leave out {', '.join(wrong)}")
+        return DocumentDataset(backend, manifest, name, fields, encoding)
+    if window is None:
+        raise ValueError(f"{name} is a stream, which is read in windows: say window=, the elements of one")
+    if encoding is not None:
+        raise ValueError(f"{name} is a stream, whose rows have no encoding: leave out encoding")
     return StreamDataset(
         backend=backend,
         manifest=manifest,
         location=name,
         window=window,
         stride=window if stride is None else stride,
-        offset=offset,
+        offset=0 if offset is None else offset,
         fields=fields,
         verify=verify,
     )
@@ -85,7 +126,7 @@ def open_dataset(
 
 def reopen(
     backend: ReadBackend, location: str, snapshot: int, fingerprint: str, options: dict[str, Any]
-) -> StreamDataset:
+) -> StreamDataset | DocumentDataset:
     """Open the dataset that was pickled, in another process perhaps."""
     try:
         manifest = run_sync(_read_manifest(backend, location, snapshot))
@@ -97,10 +138,14 @@ def reopen(
             "when the dataset was pickled: it is another dataset under the same name",
             path=location,
         )
+    if isinstance(manifest, DocumentManifest):
+        return DocumentDataset(backend, manifest, location, **options)
     return StreamDataset(backend, manifest, location, **options)
 
 
-async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | None) -> StreamManifest:
+async def _read_manifest(
+    backend: ReadBackend, location: str, snapshot: int | None
+) -> StreamManifest | DocumentManifest:
     path = MANIFEST_NAME if snapshot is None else snapshot_name(snapshot)
     await backend.open()
     try:
@@ -117,10 +162,7 @@ async def _read_manifest(backend: ReadBackend, location: str, snapshot: int | No
         raise type(error)(f"{location}: {error}", **error.details) from error
     finally:
         await backend.close()
-    manifest = load_manifest(data, path=f"{location}/{path}")
-    if not isinstance(manifest, StreamManifest):
-        raise ManifestError(f"{location} holds {manifest.kind}, which this version does not read", path=location)
-    return manifest
+    return load_manifest(data, path=f"{location}/{path}")
 
 
 async def _is_there(backend: ReadBackend, path: str) -> bool:

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex
+from typing import Generic, NoReturn, Self, SupportsIndex, TypeVar
 
 import numpy as np
 
-from guideloom._typing import AnyArray
 from guideloom.bridge import Bridge, Handover
 from guideloom.datasets.indexing import Indices, as_index, as_indices
-from guideloom.datasets.windows import Allocate, Batch, WindowReader
+from guideloom.datasets.samples import Allocate, BatchT, Dataset, SampleT, SliceReader
 from guideloom.errors import ClosedError
 from guideloom.sampling.order import Order, Shuffle
 from guideloom.sampling.partition import Partition
 from guideloom.sampling.plan import EpochPlan
 from guideloom.scheduler.lookahead import MOST_BYTES_IN_FLIGHT, Budget, Lookahead
 
-if TYPE_CHECKING:
-    from guideloom.datasets.stream import StreamDataset
-
-Sample = dict[str, AnyArray]
-
-# The item of a batch that says how many of its rows are samples, where the last one may be padded.
-NUM_VALID = "num_valid"
+T = TypeVar("T")
 
 
-class AsyncReader:
+class AsyncReader(Generic[SampleT, BatchT]):
     """Reads a dataset from inside an event loop.
 
-    Made by `StreamDataset.async_reader`. Use it with ``async with``; any number of reads may run at a time.
+    Made by the dataset's ``async_reader``. Use it with ``async with``; any number of reads may run at a time.
     """
 
-    def __init__(self, dataset: StreamDataset) -> None:
+    def __init__(self, dataset: Dataset[SampleT, BatchT]) -> None:
         self.dataset = dataset
-        self._reader: WindowReader | None = None
+        self._reader: SliceReader[SampleT, BatchT] | None = None
 
     def __repr__(self) -> str:
         state = "open" if self._reader else "closed"
@@ -52,7 +45,7 @@ class AsyncReader:
         """Open the dataset's backend; ``async with`` does it."""
         if self._reader is None:
             await self.dataset.backend.open()
-            self._reader = self.dataset.window_reader()
+            self._reader = self.dataset.slice_reader()
 
     async def close(self) -> None:
         """Close the dataset's backend; ``async with`` does it."""
@@ -69,7 +62,7 @@ class AsyncReader:
     ) -> None:
         await self.close()
 
-    async def read(self, index: SupportsIndex) -> Sample:
+    async def read(self, index: SupportsIndex) -> SampleT:
         """Return one sample.
 
         Parameters
@@ -89,13 +82,9 @@ class AsyncReader:
         BackendError, CorruptionError
             If it cannot be read, or is damaged; naming the file, offset and sample.
         """
-        sample = np.array([as_index(index, len(self))], np.int64)
-        (result,) = await self._open_reader().read(
-            sample, [1], [1], allocate=lambda shape, dtype: np.empty(shape[1:], dtype)
-        )
-        return _or_raise(result)
+        return await self._open_reader().read_one(as_index(index, len(self)))
 
-    async def read_batch(self, indices: Indices) -> Batch:
+    async def read_batch(self, indices: Indices) -> BatchT:
         """Return several samples as one batch.
 
         Parameters
@@ -128,7 +117,7 @@ class AsyncReader:
         drop_last: bool = False,
         prefetch: int | None = None,
         max_bytes_in_flight: int = MOST_BYTES_IN_FLIGHT,
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncIterator[BatchT]:
         """Yield the batches of one epoch, reading ahead.
 
         Parameters
@@ -174,7 +163,7 @@ class AsyncReader:
 
     def look_ahead(
         self, plan: EpochPlan, prefetch: int | None, max_bytes_in_flight: int, allocate: Allocate = np.empty
-    ) -> Lookahead[Batch | Exception]:
+    ) -> Lookahead[BatchT | Exception]:
         """Return the batches of a plan in slices, read ahead: what `batches` and the loaders are made of.
 
         Parameters
@@ -190,47 +179,51 @@ class AsyncReader:
         """
         reader = self._open_reader()
 
-        async def read(first: int, count: int) -> list[Batch | Exception]:
+        async def read(first: int, count: int) -> list[BatchT | Exception]:
             samples, valid, total = plan.samples(first, count)
             results = await reader.read(samples, valid, total, allocate)
             if plan.partition.pads:
                 for result, rows in zip(results, valid, strict=True):
                     if not isinstance(result, Exception):
-                        result[NUM_VALID] = np.array(rows)
+                        reader.mark_valid(result, rows)
             return results
 
-        if plan.partition.pads and any(output.name == NUM_VALID for output in self.dataset.outputs):
-            raise ValueError(f"the field {NUM_VALID!r} clashes with what padded batches carry; use drop_last=True")
+        if plan.partition.pads:
+            reader.check_padding()
         batch_bytes = plan.partition.batch_size * reader.sample_bytes
         return Lookahead(
             read, plan.num_steps, Budget.of(prefetch, batch_bytes=batch_bytes, max_bytes=max_bytes_in_flight)
         )
 
-    def _open_reader(self) -> WindowReader:
+    def samples_of(self, batch: BatchT) -> Iterator[SampleT]:
+        """Yield the samples of a batch, each owning its memory."""
+        return self._open_reader().samples_of(batch)
+
+    def _open_reader(self) -> SliceReader[SampleT, BatchT]:
         if self._reader is None:
             raise ClosedError("this reader is not open; use `async with dataset.async_reader() as reader`")
         return self._reader
 
 
-class SyncReader:
+class SyncReader(Generic[SampleT, BatchT]):
     """Reads a dataset from code without an event loop; usable inside a running one too, which it blocks.
 
-    Made by `StreamDataset.sync_reader`. Use it with ``with``; it may be shared by threads, and opens itself anew in a
+    Made by the dataset's ``sync_reader``. Use it with ``with``; it may be shared by threads, and opens itself anew in a
     forked child.
     """
 
-    def __init__(self, dataset: StreamDataset) -> None:
+    def __init__(self, dataset: Dataset[SampleT, BatchT]) -> None:
         self.dataset = dataset
-        self._opened: tuple[Bridge, AsyncReader] | None = None
+        self._opened: tuple[Bridge, AsyncReader[SampleT, BatchT]] | None = None
 
     def __repr__(self) -> str:
         state = "open" if self._opened else "closed"
         return f"SyncReader({state}) over {self.dataset!r}"
 
-    def __getstate__(self) -> tuple[StreamDataset, bool]:
+    def __getstate__(self) -> tuple[Dataset[SampleT, BatchT], bool]:
         return self.dataset, self._opened is not None
 
-    def __setstate__(self, state: tuple[StreamDataset, bool]) -> None:
+    def __setstate__(self, state: tuple[Dataset[SampleT, BatchT], bool]) -> None:
         self.dataset, was_open = state
         self._opened = open_reader(self.dataset) if was_open else None
 
@@ -258,24 +251,24 @@ class SyncReader:
     ) -> None:
         self.close()
 
-    def __getitem__(self, index: SupportsIndex | slice) -> Sample:
+    def __getitem__(self, index: SupportsIndex | slice) -> SampleT | BatchT:
         """Return a sample, or for a slice the batch of its samples. See `AsyncReader.read` and `read_batch`."""
         if isinstance(index, slice):
             return self.read_batch(index)
         return self.read(index)
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[SampleT]:
         """Yield every sample in order, reading ahead."""
+        _, reader = self._bridge_and_reader()
         for batch in self.batches(32):
-            for i in range(len(next(iter(batch.values())))):
-                yield {name: array[i].copy() for name, array in batch.items()}
+            yield from reader.samples_of(batch)
 
-    def read(self, index: SupportsIndex) -> Sample:
+    def read(self, index: SupportsIndex) -> SampleT:
         """Return one sample. See `AsyncReader.read`."""
         bridge, reader = self._bridge_and_reader()
         return bridge.run(reader.read, index)
 
-    def read_batch(self, indices: Indices) -> Batch:
+    def read_batch(self, indices: Indices) -> BatchT:
         """Return several samples as one batch. See `AsyncReader.read_batch`."""
         bridge, reader = self._bridge_and_reader()
         return bridge.run(reader.read_batch, indices)
@@ -292,7 +285,7 @@ class SyncReader:
         drop_last: bool = False,
         prefetch: int | None = None,
         max_bytes_in_flight: int = MOST_BYTES_IN_FLIGHT,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[BatchT]:
         """Yield the batches of one epoch, reading ahead. See `AsyncReader.batches`."""
         partition = Partition(batch_size, rank, world_size, drop_last)
         plan = EpochPlan(Order(len(self), shuffle, seed), partition, epoch)
@@ -308,7 +301,7 @@ class SyncReader:
         finally:
             handover.close()
 
-    def _bridge_and_reader(self) -> tuple[Bridge, AsyncReader]:
+    def _bridge_and_reader(self) -> tuple[Bridge, AsyncReader[SampleT, BatchT]]:
         if self._opened is None:
             raise ClosedError("this reader is not open; use `with dataset.sync_reader() as reader`")
         if not self._opened[0].usable:  # in a forked child, whose parent opened it
@@ -316,7 +309,7 @@ class SyncReader:
         return self._opened
 
 
-def open_reader(dataset: StreamDataset) -> tuple[Bridge, AsyncReader]:
+def open_reader(dataset: Dataset[SampleT, BatchT]) -> tuple[Bridge, AsyncReader[SampleT, BatchT]]:
     """Return a reader that is open in a loop of its own, and closed when that loop's bridge ends."""
     reader = AsyncReader(dataset)
     bridge = Bridge(at_end=reader.close)
@@ -324,7 +317,7 @@ def open_reader(dataset: StreamDataset) -> tuple[Bridge, AsyncReader]:
     return bridge, reader
 
 
-def _or_raise(result: Batch | Exception) -> Batch:
+def _or_raise(result: T | Exception) -> T:
     if isinstance(result, Exception):
         raise result
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guideloom._speedups.reading import BYTES_CODE, TYPE_CODES
-from guideloom.formats.schema import Field, Schema
+from guideloom.formats.schema import Field
 
 Fields: TypeAlias = Sequence[str] | Mapping[str, npt.DTypeLike | None] | None
 
@@ -55,11 +55,13 @@ class Output:
         return field_offset, cell, self.num_elements, _code(stored), _code(self.dtype)
 
 
-def select(schema: Schema, fields: Fields) -> tuple[Output, ...]:
+def select(stored: Iterable[Field], fields: Fields) -> tuple[Output, ...]:
     """Return the outputs that `fields` asks for.
 
     Parameters
     ----------
+    stored : iterable of Field
+        Those that there are.
     fields : None, sequence of str, or mapping of str to dtype
         All fields as stored, some as stored, or some converted. ``None`` as a dtype means as stored.
 
@@ -72,7 +74,7 @@ def select(schema: Schema, fields: Fields) -> tuple[Output, ...]:
         raise TypeError(f"fields must be a list of names or a mapping of names to dtypes; did you mean [{fields!r}]?")
     if fields is not None and not fields:
         raise ValueError("fields is empty; leave it out to read all fields")
-    by_name = {field.name: field for field in schema.fields}
+    by_name = {field.name: field for field in stored}
     names = list(by_name if fields is None else fields)
     if len(set(names)) < len(names):
         raise ValueError(f"fields names a field twice: {names}")

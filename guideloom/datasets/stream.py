@@ -11,6 +11,7 @@ import numpy as np
 from guideloom._typing import as_int
 from guideloom.backends.base import ReadBackend
 from guideloom.datasets.readers import AsyncReader, SyncReader
+from guideloom.datasets.samples import Batch, Sample
 from guideloom.datasets.selection import Fields, Output, select
 from guideloom.datasets.windows import GroupFiles, WindowGrid, WindowReader
 from guideloom.storage.stream_manifest import StreamManifest
@@ -62,7 +63,7 @@ class StreamDataset:
             if not least <= value < 2**63:
                 raise ValueError(f"{name} must be at least {least}, and fit in 63 bits, not {value}")
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "outputs", select(self.manifest.schema, self.fields))
+        object.__setattr__(self, "outputs", select(self.manifest.schema.fields, self.fields))
         starts = np.zeros(len(self.manifest.shards) + 1, np.int64)
         np.cumsum([shard.rows for shard in self.manifest.shards], out=starts[1:])
         object.__setattr__(self, "grid", WindowGrid(self.window, self.stride, self.offset, starts))
@@ -98,11 +99,16 @@ class StreamDataset:
         """Hash of schema and content; the same for the same data, however it was written."""
         return self.manifest.fingerprint
 
-    def async_reader(self) -> AsyncReader:
+    @property
+    def geometry(self) -> tuple[int, int, int]:
+        """Window, stride and offset."""
+        return self.window, self.stride, self.offset
+
+    def async_reader(self) -> AsyncReader[Sample, Batch]:
         """Return a reader for use inside an event loop, with ``async with``."""
         return AsyncReader(self)
 
-    def sync_reader(self) -> SyncReader:
+    def sync_reader(self) -> SyncReader[Sample, Batch]:
         """Return a reader for use without an event loop, with ``with``."""
         return SyncReader(self)
 
@@ -112,10 +118,17 @@ class StreamDataset:
             self.backend, self.manifest, self.location, self.window, self.stride, self.offset, fields, self.verify
         )
 
-    def window_reader(self) -> WindowReader:
+    def slice_reader(self) -> WindowReader:
         """Return a reader of whole slices of batches; the backend must be open."""
         return WindowReader(
             self.backend, self.grid, self._groups(), self.outputs, verify=self.verify, location=self.location
+        )
+
+    def why_empty(self) -> str:
+        """Say why there is no window."""
+        return (
+            f"{self.location} has {self.num_elements:,} elements, which is not one window of {self.window:,} from "
+            f"element {self.offset:,} on"
         )
 
     def requested_dtype(self, output: Output) -> bool:

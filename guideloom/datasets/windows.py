@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from guideloom._speedups.planning import count_pieces, plan_windows
-from guideloom._speedups.reading import CORRUPT, OVERFLOW, PENDING, SHORT, Buffers, ReadJob
-from guideloom._typing import AnyArray, Int32Array, Int64Array, UInt32Array
-from guideloom.backends.base import ReadBackend, RunsJobs, errno_error, short_read
-from guideloom.backends.pool import ReadPool
+from guideloom._speedups.reading import CORRUPT, OVERFLOW, SHORT, Buffers, ReadJob
+from guideloom._typing import Int64Array, UInt32Array
+from guideloom.backends.base import ReadBackend, errno_error, short_read
+from guideloom.datasets.jobs import JobRunner
+from guideloom.datasets.samples import NUM_VALID, Allocate, Batch, Sample, for_sample
 from guideloom.datasets.selection import Output
-from guideloom.errors import ConversionError, CorruptionError, GuideLoomError, RangesError
-from guideloom.ranges import ByteRanges
+from guideloom.errors import ConversionError, CorruptionError, GuideLoomError
 from guideloom.storage.checksum_tables import ChecksumTables
 from guideloom.storage.checksums import BLOCK_BYTES
-
-Batch: TypeAlias = dict[str, AnyArray]
-Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], AnyArray]
-
-logger = logging.getLogger("guideloom")
-
-# Laying out more bytes than this takes longer than a hop to another thread.
-MOST_INLINE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +98,10 @@ class WindowReader:
         verify: bool,
         location: str,
     ) -> None:
-        _keep_freed_memory()
         self._location = location
         self.grid = grid
-        self._backend = backend
-        self._runner = backend if isinstance(backend, RunsJobs) else None
+        self._jobs = JobRunner(backend)
         self._groups = groups
-        self._pool = ReadPool(1)  # not the loop's own executor, which the program may keep busy
         self._tables = [
             ChecksumTables(backend, group.side_paths, group.seeds, group.file_bytes) if verify else None
             for group in groups
@@ -165,8 +151,31 @@ class WindowReader:
             for row, reason in failures.items():
                 batch_number = int(np.searchsorted(bounds, row, "right")) - 1
                 if not isinstance(results[batch_number], Exception):
-                    results[batch_number] = _for_sample(reason, int(samples[row]), self._location)
+                    results[batch_number] = for_sample(reason, int(samples[row]), self._location)
         return results
+
+    async def read_one(self, sample: int) -> Sample:
+        """Read one window, or raise what its error is."""
+        (result,) = await self.read(
+            np.array([sample], np.int64), [1], [1], allocate=lambda shape, dtype: np.empty(shape[1:], dtype)
+        )
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def samples_of(self, batch: Batch) -> Iterator[Sample]:
+        """Yield the windows of a batch, each owning its memory."""
+        for i in range(len(next(iter(batch.values())))):
+            yield {name: array[i].copy() for name, array in batch.items()}
+
+    def check_padding(self) -> None:
+        """Raise ``ValueError`` if a batch could not say how many of its rows are windows."""
+        if any(name == NUM_VALID for name, _, _ in self._arrays):
+            raise ValueError(f"the field {NUM_VALID!r} clashes with what padded batches carry; use drop_last=True")
+
+    def mark_valid(self, batch: Batch, rows: int) -> None:
+        """Say in a batch how many of its rows are windows."""
+        batch[NUM_VALID] = np.array(rows)
 
     async def _read_group(
         self,
@@ -203,78 +212,14 @@ class WindowReader:
             job.check(BLOCK_BYTES, group.file_bytes, group.seeds, expected, keep)
             for i in failures:
                 status[i] = CORRUPT  # any status but pending: nothing is read for it
-        if self._runner is not None:
-            await self._runner.run(job, group.paths, file)
-        else:
-            await self._read_through_ranges(job, group, file, arrays, failures)
+        await self._jobs.run(job, group.paths, file, arrays, failures)
         if not status.any():
             return {}
-        again = np.array([i for i in np.flatnonzero(status == CORRUPT).tolist() if i not in failures], np.int32)
-        if len(again):
-            await self._read_again(job, group, file, again, arrays, failures)
         errors: dict[int, Exception] = {}
         for i in np.flatnonzero(status).tolist():
             error = failures.get(i) or _error(job, group, i, int(file[i]), int(offset[i]), int(length[i]))
             errors.setdefault(int(row[i]), error)
         return errors
-
-    async def _read_again(
-        self,
-        job: ReadJob,
-        group: GroupFiles,
-        file: Int32Array,
-        pieces: Int32Array,
-        arrays: list[AnyArray],
-        failures: dict[int, Exception],
-    ) -> None:
-        """Read pieces with damaged blocks once more: what was wrong on its way here may be right on the disk."""
-        if self._runner is not None:
-            await self._runner.run_again(job, group.paths, file, pieces)
-        else:
-            job.status[pieces] = PENDING
-            await self._read_through_ranges(job, group, file, arrays, failures)
-        for i in pieces[job.status[pieces] == 0].tolist():
-            logger.warning("%s: a damaged block was read right at the second attempt", group.paths[file[i]])
-
-    async def _read_through_ranges(
-        self,
-        job: ReadJob,
-        group: GroupFiles,
-        file: Int32Array,
-        arrays: list[AnyArray],
-        failures: dict[int, Exception],
-    ) -> None:
-        """Read the pending pieces by the common protocol, then check them and lay them out."""
-        num_ranges, scratch_bytes = job.num_ranges()
-        piece, range_file, buffer = (np.empty(num_ranges, np.int32) for _ in range(3))
-        offset, length, position = (np.empty(num_ranges, np.int64) for _ in range(3))
-        job.fill_ranges(len(arrays), piece, range_file, offset, length, buffer, position)
-        wanted = np.flatnonzero(job.status[piece] == PENDING)
-        scratch = np.empty(max(scratch_bytes, 1), np.uint8)
-        ranges = ByteRanges(
-            group.paths, range_file[wanted], offset[wanted], length[wanted], buffer[wanted], position[wanted]
-        )
-        buffers = [array.reshape(-1).view(np.uint8).data for array in (*arrays, scratch)]
-        try:
-            await self._backend.read_ranges(ranges, buffers)
-        except RangesError as error:
-            for i, reason in error.failures.items():
-                failures[int(piece[wanted[i]])] = reason
-            job.status[list(failures)] = CORRUPT
-        if job.num_bytes() <= MOST_INLINE_BYTES:
-            job.finish(scratch)
-        else:
-            await self._pool.run(functools.partial(job.finish, scratch))
-
-
-@functools.cache
-def _keep_freed_memory() -> None:
-    """Let glibc keep the memory of batches that were freed for those to come.
-
-    It gives freed memory above a threshold back to the kernel, and each page of it then costs a fault. The threshold
-    follows the largest block that was freed so far, up to 32 MiB; no page of this one is ever touched.
-    """
-    np.empty(31 * 2**20, np.uint8)
 
 
 def _error(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int, length: int) -> Exception:
@@ -307,10 +252,3 @@ def _error(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int, 
             offset=at,
         )
     return errno_error(status, path, offset, length)
-
-
-def _for_sample(error: Exception, sample: int, location: str) -> Exception:
-    if isinstance(error, GuideLoomError):
-        return error.for_sample(sample, location)
-    error.add_note(f"for sample {sample} of {location}")
-    return error

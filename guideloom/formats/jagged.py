@@ -100,22 +100,27 @@ class Jagged(Sequence[AnyArray]):
         """
         if length is None:
             length = int(self.lengths.max(initial=0))
+        out = np.empty((len(self), length, *self.values.shape[1:]), self.values.dtype)
+        self.pad_into(out, fill)
+        return out
+
+    def pad_into(self, out: AnyArray, fill: Any = 0) -> None:
+        """Do what `padded` does, into an array of shape ``(n, length, ...)`` and the dtype of the values."""
         values = np.ascontiguousarray(self.values)
-        shape = (len(self), length, *values.shape[1:])
-        element = np.empty(values.shape[1:], values.dtype)
-        element[...] = fill
-        if values.dtype.hasobject:
-            raise TypeError("objects cannot be padded")
-        out = np.empty(shape, values.dtype)
+        shape = (len(self), *out.shape[1:2], *values.shape[1:])
+        if out.dtype != values.dtype or out.shape != shape or not out.flags.c_contiguous or values.dtype.hasobject:
+            raise ValueError(f"out must be {values.dtype} of shape {shape} in C order, not {out.dtype} of {out.shape}")
+        if not out.size:
+            return
+        element = np.full(values.shape[1:], fill, values.dtype)
         raw = np.frombuffer(element.tobytes(), np.uint8)
         pad_rows(
             values.reshape(-1).view(np.uint8),
             self.offsets,
-            max(element.nbytes, 1),
+            element.nbytes,
             raw if raw.any() else raw[:0],
-            out.reshape(-1).view(np.uint8).reshape(len(self), -1 if out.size else 0),
+            out.reshape(-1).view(np.uint8).reshape(len(self), -1),
         )
-        return out
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Jagged):

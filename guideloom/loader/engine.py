@@ -12,9 +12,10 @@ import numpy as np
 
 from guideloom._typing import Int64Array, as_int
 from guideloom.bridge import Bridge, Handover
+from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.readers import AsyncReader, open_reader
+from guideloom.datasets.samples import Allocate, Dataset
 from guideloom.datasets.stream import StreamDataset
-from guideloom.datasets.windows import Allocate, Batch
 from guideloom.errors import ClosedError
 from guideloom.loader.state import (
     STATE_FORMAT,
@@ -42,7 +43,7 @@ logger = logging.getLogger("guideloom")
 
 def check_dataset(dataset: object) -> None:
     """Raise ``TypeError`` unless a loader can read a dataset."""
-    if not isinstance(dataset, StreamDataset):
+    if not isinstance(dataset, StreamDataset | DocumentDataset):
         raise TypeError(
             f"dataset must be what guideloom.open_dataset returns, not {type(dataset).__name__}; for other datasets "
             "use torch's own DataLoader"
@@ -73,7 +74,7 @@ class Engine(Generic[T]):
 
     Parameters
     ----------
-    dataset : StreamDataset
+    dataset : Dataset
         What to read.
     partition : Partition
         Which part of each step this rank reads.
@@ -89,14 +90,14 @@ class Engine(Generic[T]):
 
     def __init__(
         self,
-        dataset: StreamDataset,
+        dataset: Dataset[Any, Any],
         partition: Partition,
         *,
         shuffle: Shuffle,
         seed: int,
         prefetch: int | None,
         max_bytes_in_flight: int,
-        deliver: Callable[[Batch], T],
+        deliver: Callable[[Any], T],
         allocate: Allocate = np.empty,
     ) -> None:
         self.dataset = dataset
@@ -109,7 +110,7 @@ class Engine(Generic[T]):
         self._cursor = Cursor(0, 0, 0)
         self._segments = [Segment(0, 0, 0, partition.world_size, partition.batch_size)]
         self._iterator: EpochIterator[T] | None = None
-        self._opened: tuple[Bridge, AsyncReader] | None = None
+        self._opened: tuple[Bridge, AsyncReader[Any, Any]] | None = None
         self._closed = False
         if not self.num_steps:
             logger.warning("this loader gives no batches: %s", self._why_no_batches())
@@ -251,22 +252,19 @@ class Engine(Generic[T]):
                 f"the dataset has {self.order.length:,} samples, less than a step of {self.partition.step_size:,} "
                 "(batch_size times world_size), and drop_last drops them"
             )
-        dataset = self.dataset
-        return (
-            f"{dataset.location} has {dataset.num_elements:,} elements, which is not one window of {dataset.window:,} "
-            f"from element {dataset.offset:,} on"
-        )
+        return self.dataset.why_empty()
 
     def _dataset_state(self) -> DatasetState:
         dataset = self.dataset
+        window, stride, offset = dataset.geometry
         return DatasetState(
             kind=dataset.manifest.kind,
             fingerprint=dataset.fingerprint,
             snapshot=dataset.manifest.snapshot,
             samples=len(dataset),
-            window=dataset.window,
-            stride=dataset.stride,
-            offset=dataset.offset,
+            window=window,
+            stride=stride,
+            offset=offset,
         )
 
 
@@ -282,7 +280,7 @@ class EpochIterator(Iterator[T]):
         plan: EpochPlan,
         first_step: int,
         handover: Handover[Slice[Any]],
-        deliver: Callable[[Batch], T],
+        deliver: Callable[[Any], T],
     ) -> None:
         self._plan = plan
         self._num_steps = plan.num_steps
@@ -337,14 +335,14 @@ class EpochIterator(Iterator[T]):
                 results[at], self._done = result, done
             raise
 
-    def _result(self, done: int) -> Batch:
+    def _result(self, done: int) -> Any:
         if done >= self._num_steps:
             raise StopIteration
         if self._closed:
             raise ClosedError("this iterator has ended: its loader was closed, moved, or iterated again")
         if done - self._slice.first_step == len(self._slice.results):
             self._slice = self._handover.take(self._slice)
-        result: Batch | Exception = self._slice.results[done - self._slice.first_step]
+        result = self._slice.results[done - self._slice.first_step]
         if isinstance(result, Exception):
             raise result
         return result

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from guideloom._typing import Int64Array
-from guideloom.datasets.stream import StreamDataset
-from guideloom.datasets.windows import Batch
+from guideloom.datasets.samples import BatchT, Dataset
 from guideloom.loader.engine import Engine, EpochIterator, check_dataset
 from guideloom.loader.topology import rank_and_world_size
 from guideloom.sampling.order import Shuffle
@@ -15,7 +14,7 @@ from guideloom.sampling.partition import Partition
 from guideloom.scheduler.lookahead import MOST_BYTES_IN_FLIGHT
 
 
-class Loader:
+class Loader(Generic[BatchT]):
     """Batches of a dataset for a training loop, read ahead, with a position that can be saved and restored.
 
     Iterating gives one epoch; iterating again gives the next. The position names the next batch that the loop has not
@@ -24,7 +23,7 @@ class Loader:
 
     Parameters
     ----------
-    dataset : StreamDataset
+    dataset : StreamDataset or DocumentDataset
         What to read.
     batch_size : int, default 1
         Samples a batch, on each rank.
@@ -58,7 +57,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: StreamDataset,
+        dataset: Dataset[Any, BatchT],
         batch_size: int = 1,
         *,
         shuffle: Shuffle = False,
@@ -71,7 +70,7 @@ class Loader:
     ) -> None:
         check_dataset(dataset)
         partition = Partition(batch_size, *rank_and_world_size(rank, world_size), drop_last)
-        self._engine: Engine[Batch] = Engine(
+        self._engine: Engine[BatchT] = Engine(
             dataset,
             partition,
             shuffle=shuffle,
@@ -82,7 +81,7 @@ class Loader:
         )
 
     @property
-    def dataset(self) -> StreamDataset:
+    def dataset(self) -> Dataset[Any, BatchT]:
         """What is read."""
         return self._engine.dataset
 
@@ -90,7 +89,7 @@ class Loader:
         """Return the number of batches of a whole epoch."""
         return self._engine.num_steps
 
-    def __iter__(self) -> EpochIterator[Batch]:
+    def __iter__(self) -> EpochIterator[BatchT]:
         """Begin an epoch, or continue one where a loaded state says."""
         return self._engine.iterate()
 
@@ -160,5 +159,5 @@ class Loader:
         self.close()
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: BatchT) -> BatchT:
     return batch

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from guideloom._typing import Int32Array, Int64Array, UInt32Array
-from guideloom.backends.base import ReadBackend
-from guideloom.errors import RangesError
+from guideloom.backends.base import ReadBackend, attempt
 from guideloom.ranges import ByteRanges
 from guideloom.storage.checksums import BLOCK_BYTES, parse_side_file
 
@@ -97,7 +96,7 @@ class ChecksumTables:
             buffer=np.arange(len(files), dtype=np.int32),
             position=np.zeros(len(files), np.int64),
         )
-        failures = await _attempt(self._backend, ranges, [memoryview(buffer) for buffer in buffers])
+        failures = await attempt(self._backend, ranges, [memoryview(buffer) for buffer in buffers])
         errors: dict[int, Exception] = {}
         for i, file in enumerate(files.tolist()):
             try:
@@ -129,14 +128,5 @@ class ChecksumTables:
             buffer=np.zeros(len(file), np.int32),
             position=position,
         )
-        failures = await _attempt(self._backend, ranges, [entries.view(np.uint8).data])
+        failures = await attempt(self._backend, ranges, [entries.view(np.uint8).data])
         return entries.__array_interface__["data"][0] + position, entries, failures
-
-
-async def _attempt(backend: ReadBackend, ranges: ByteRanges, buffers: Sequence[memoryview]) -> dict[int, Exception]:
-    try:
-        await backend.read_ranges(ranges, buffers)
-    except RangesError as error:
-        failures: dict[int, Exception] = error.failures
-        return failures
-    return {}

@@ -2,12 +2,11 @@
 
 from guideloom.errors import ManifestError
 from guideloom.storage.document_manifest import DocumentManifest
-from guideloom.storage.manifest import Manifest
 from guideloom.storage.records import DocumentsRecord, decode_manifest
 from guideloom.storage.stream_manifest import StreamManifest
 
 
-def load_manifest(data: bytes, *, path: str) -> Manifest:
+def load_manifest(data: bytes, *, path: str) -> StreamManifest | DocumentManifest:
     """Return the manifest that `data` holds.
 
     Parameters
@@ -25,7 +24,7 @@ def load_manifest(data: bytes, *, path: str) -> Manifest:
         If a file name could lead out of the dataset.
     """
     record = decode_manifest(data, path=path)
-    manifest: Manifest
+    manifest: StreamManifest | DocumentManifest
     if isinstance(record, DocumentsRecord):
         manifest = DocumentManifest.from_record(record, path=path)
     else:

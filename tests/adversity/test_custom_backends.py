@@ -39,7 +39,7 @@ class Adversary(OneMethod):
         return data
 
 
-def loader_over(backend: gl.ReadBackend, **options: Any) -> gl.Loader:
+def loader_over(backend: gl.ReadBackend, **options: Any) -> gl.Loader[Any]:
     return gl.Loader(gl.open_dataset(backend, window=4, verify=options.pop("verify", False)), 10, **options)
 
 

@@ -22,7 +22,7 @@ SCHEMA = Schema.of(np.dtype([("tokens", "<u2"), ("loss_mask", "u1"), ("concepts"
 
 
 def outputs(fields: Any) -> list[tuple[str, str]]:
-    return [(output.name, output.dtype.str) for output in select(SCHEMA, fields)]
+    return [(output.name, output.dtype.str) for output in select(SCHEMA.fields, fields)]
 
 
 def test_all_fields_as_stored_some_or_converted() -> None:
@@ -57,14 +57,14 @@ def test_what_cannot_be_is_refused_when_the_dataset_is_opened(
     fields: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        select(SCHEMA, fields)
+        select(SCHEMA.fields, fields)
 
 
 def test_floats_do_not_become_integers_and_bools_may_become_numbers() -> None:
     with pytest.raises(ValueError, match="cannot be delivered as int64"):
-        select(Schema.of("f4"), {"tokens": "i8"})
-    assert select(Schema.of("?"), {"tokens": "u1"})[0].dtype == np.uint8
-    assert select(Schema.of("?"), {"tokens": "f4"})[0].dtype == np.float32
+        select(Schema.of("f4").fields, {"tokens": "i8"})
+    assert select(Schema.of("?").fields, {"tokens": "u1"})[0].dtype == np.uint8
+    assert select(Schema.of("?").fields, {"tokens": "f4"})[0].dtype == np.float32
 
 
 @given(

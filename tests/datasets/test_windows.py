@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import guideloom as gl
-from guideloom.datasets.windows import WindowGrid
+from guideloom.datasets.windows import WindowGrid, WindowReader
 from guideloom.errors import CorruptionError, MissingFileError, ShortReadError
 from guideloom.formats.schema import Schema
 from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest
@@ -233,7 +233,7 @@ def test_a_missing_shard_costs_its_batch_and_no_other(kind: str) -> None:
 
         async def main() -> None:
             await backend.open()
-            reader = dataset.window_reader()
+            reader = dataset.slice_reader()
             samples = np.arange(150, dtype=np.int64)
             results = await reader.read(samples, [10] * 15, [10] * 15)
             for number, result in enumerate(results):
@@ -284,8 +284,9 @@ def test_scratch_outlives_a_read_that_is_cancelled_while_it_is_laid_out() -> Non
 
     async def main() -> None:
         async with dataset.async_reader() as reader:
-            assert reader._reader is not None
-            reader._reader._pool.submit(gate.wait)
+            assert isinstance(reader._reader, WindowReader)
+            pool = reader._reader._jobs._pool
+            pool.submit(gate.wait)
             read = asyncio.create_task(reader.read(0))
             await asyncio.wait_for(read_through.wait(), 10)
             await asyncio.sleep(0)
@@ -296,7 +297,7 @@ def test_scratch_outlives_a_read_that_is_cancelled_while_it_is_laid_out() -> Non
             await asyncio.sleep(0)  # this step's wake-up holds the task, and with it all that the read held
             gc.collect()
             assert scratch[0]() is not None
-            reader._reader._pool.submit(passed.set)
+            pool.submit(passed.set)
             gate.set()
             assert await asyncio.to_thread(passed.wait, 10)
             assert scratch[0]() is None

@@ -143,7 +143,7 @@ TestEpochs = EpochMachine.TestCase
 TestEpochs.settings = settings(stateful_step_count=25)
 
 
-def restored(loader: gl.Loader) -> gl.Loader:
+def restored(loader: gl.Loader[Any]) -> gl.Loader[Any]:
     other = gl.Loader(loader.dataset, 2, shuffle=True, seed=1)
     other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     loader.close()

@@ -378,12 +378,13 @@ def test_look_ahead_is_bounded_by_batches_and_by_bytes() -> None:
 
 def test_a_loader_pickles_to_its_position() -> None:
     """C49: configuration and position; the copy goes on where this one stands."""
-    with gl.Loader(dataset_of(40), 3, shuffle=True, seed=2) as loader:
+    dataset = dataset_of(40)
+    with gl.Loader(dataset, 3, shuffle=True, seed=2) as loader:
         before = take(loader, 4)
         with pickle.loads(pickle.dumps(loader)) as copy:
             assert copy.state_dict() == loader.state_dict()
             rest = [ids(batch) for batch in copy]
-        assert before + rest == epochs(loader.dataset, 1, batch_size=3, shuffle=True, seed=2)[0]
+        assert before + rest == epochs(dataset, 1, batch_size=3, shuffle=True, seed=2)[0]
         assert loader.state_dict()["step"] == 4
 
 
@@ -392,7 +393,9 @@ def test_dropping_a_loader_in_mid_epoch_leaves_nothing(tmp_path: Path) -> None:
     dataset = gl.open_dataset(store(stream_files(counted([4000], "<i4")), tmp_path), window=4)
     before = threading.active_count()
     for _ in range(10):
-        take(gl.Loader(dataset, 5, shuffle=True), 2)
+        loader: gl.Loader[Any] = gl.Loader(dataset, 5, shuffle=True)
+        take(loader, 2)
+        del loader
     gc.collect()
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:

@@ -26,7 +26,7 @@ def carried(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def loader_at(dataset: gl.StreamDataset, state: dict[str, Any] | None, **options: Any) -> gl.Loader:
+def loader_at(dataset: gl.StreamDataset, state: dict[str, Any] | None, **options: Any) -> gl.Loader[Any]:
     loader = gl.Loader(dataset, **options)
     if state is not None:
         loader.load_state_dict(carried(state))

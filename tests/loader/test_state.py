@@ -119,7 +119,7 @@ def test_what_was_taken_stays_as_it_was() -> None:
         assert json.dumps(state) == text
 
 
-CHANGES: dict[str, Callable[[], gl.Loader]] = {
+CHANGES: dict[str, Callable[[], gl.Loader[Any]]] = {
     "fingerprint": lambda: gl.Loader(in_memory(counted([403], "<u2"), window=4), 2, shuffle=True, seed=17),
     "samples": lambda: gl.Loader(dataset_of(99), 2, shuffle=True, seed=17),
     "window": lambda: gl.Loader(in_memory(counted([403], "<i4"), window=3, stride=4), 2, shuffle=True, seed=17),

@@ -6,31 +6,27 @@ import difflib
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
-
-try:
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset
-except ImportError as error:
-    raise ImportError(
-        "guideloom.pytorch needs PyTorch: pip install torch (for a CPU build add the index that pytorch.org names). "
-        "Without PyTorch, guideloom.Loader gives NumPy batches"
-    ) from error
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from guideloom._typing import AnyArray, Int64Array
-from guideloom.datasets.readers import NUM_VALID
+from guideloom._typing import Int64Array
+from guideloom.datasets.documents import DocumentDataset
+from guideloom.datasets.samples import NUM_VALID, Allocate
 from guideloom.datasets.selection import Output
 from guideloom.datasets.stream import StreamDataset
-from guideloom.datasets.windows import Batch
+from guideloom.formats.jagged import Jagged
 from guideloom.loader.engine import Engine, EpochIterator, check_dataset
 from guideloom.loader.topology import rank_and_world_size
+from guideloom.pytorch.jagged import Nested, Padded
+from guideloom.pytorch.tensors import allocate_pinned, as_tensor
 from guideloom.sampling.order import Shuffle
 from guideloom.sampling.partition import Partition
 from guideloom.scheduler.lookahead import MOST_BYTES_IN_FLIGHT
 
-Collate = Callable[[list[dict[str, torch.Tensor]]], Any]
+Collate: TypeAlias = Callable[[list[Any]], Any]
 
 _WHY_NOT = {
     "sampler": "the order comes from shuffle= and seed=, and each rank's part from rank= and world_size=",
@@ -59,11 +55,11 @@ _HARMLESS = {
 class _Marker(IterableDataset[Any]):
     """What frameworks find as ``loader.dataset``: iterable and without a length, so that they inject no sampler."""
 
-    def __init__(self, dataset: StreamDataset) -> None:
-        self.stream = dataset
+    def __init__(self, dataset: StreamDataset | DocumentDataset) -> None:
+        self.read = dataset
 
     def __repr__(self) -> str:
-        return repr(self.stream)
+        return repr(self.read)
 
     def __iter__(self) -> Any:
         raise TypeError("iterate over the StatefulDataLoader, not over its dataset")
@@ -80,7 +76,7 @@ class StatefulDataLoader(DataLoader[Any]):
 
     Parameters
     ----------
-    dataset : StreamDataset
+    dataset : StreamDataset or DocumentDataset
         What to read.
     batch_size : int, default 1
         Samples a batch, on each rank.
@@ -97,10 +93,11 @@ class StatefulDataLoader(DataLoader[Any]):
         Bytes of all batches that are read ahead; one batch is always allowed.
     drop_last : bool, default False
         Whether to leave out the samples after the last full step. See `guideloom.Loader`.
-    collate_fn : callable, optional
-        Takes a list of samples, each a dict of str to tensor of shape ``(window, ...)``, and returns the batch. The
-        list may be empty where a last step is padded. By default a batch is a dict of str to tensor of shape
-        ``(batch_size, window, ...)``, which costs no copy.
+    collate_fn : callable, Padded or Nested, optional
+        Takes a list of samples, each a dict of str to tensor of shape ``(window, ...)``, or a document, and returns the
+        batch. The list may be empty where a last step is padded. By default a batch of windows is a dict of str to
+        tensor of shape ``(batch_size, window, ...)``, which costs no copy; numeric documents are padded, as `Padded`
+        does it; and of other documents it is the list.
     device : torch.device or str, optional
         Where to bring the tensors, without waiting for the copy if `pin_memory` is on.
     pin_memory : bool, default False
@@ -125,7 +122,7 @@ class StatefulDataLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: StreamDataset,
+        dataset: StreamDataset | DocumentDataset,
         batch_size: int = 1,
         shuffle: Shuffle = None,
         *,
@@ -135,7 +132,7 @@ class StatefulDataLoader(DataLoader[Any]):
         prefetch: int | None = None,
         max_bytes_in_flight: int = MOST_BYTES_IN_FLIGHT,
         drop_last: bool = False,
-        collate_fn: Collate | None = None,
+        collate_fn: Collate | Padded | Nested | None = None,
         device: torch.device | str | None = None,
         pin_memory: bool = False,
         **others: Any,
@@ -148,6 +145,8 @@ class StatefulDataLoader(DataLoader[Any]):
             if value is not None and value != _HARMLESS.get(name):
                 raise ValueError(f"{name}={value!r} makes no sense here: {_WHY_NOT[name]}")
         check_dataset(dataset)
+        if isinstance(collate_fn, Padded | Nested) and not (isinstance(dataset, DocumentDataset) and dataset.outputs):
+            raise ValueError(f"{collate_fn!r} collates numeric documents, which these are not")
         partition = Partition(batch_size, *rank_and_world_size(rank, world_size), drop_last)
         pinned = pin_memory and torch.accelerator.is_available()
         self._engine: Engine[Any] = Engine(
@@ -157,10 +156,11 @@ class StatefulDataLoader(DataLoader[Any]):
             seed=seed,
             prefetch=prefetch,
             max_bytes_in_flight=max_bytes_in_flight,
-            deliver=_Deliver(collate_fn, device, pads=partition.pads, non_blocking=pinned),
-            allocate=_allocate_pinned if pinned else np.empty,
+            deliver=_Deliver(collate_fn, device, pads=partition.pads, pinned=pinned),
+            allocate=allocate_pinned if pinned else np.empty,
         )
-        super().__init__(_Marker(dataset), batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn)
+        collate = None if isinstance(collate_fn, Padded | Nested) else collate_fn
+        super().__init__(_Marker(dataset), batch_size=batch_size, drop_last=drop_last, collate_fn=collate)
         self.pin_memory = pin_memory
 
     def __len__(self) -> int:
@@ -207,24 +207,55 @@ class _Deliver:
     """Turns arrays into tensors, collates them and brings them to the device. Holds nothing of the loader."""
 
     def __init__(
-        self, collate: Collate | None, device: torch.device | str | None, *, pads: bool, non_blocking: bool
+        self,
+        collate: Collate | Padded | Nested | None,
+        device: torch.device | str | None,
+        *,
+        pads: bool,
+        pinned: bool,
     ) -> None:
         self._collate = collate
         self._device = None if device is None else torch.device(device)
         self._pads = pads
-        self._non_blocking = non_blocking
+        self._pinned = pinned
+        self._allocate: Allocate = allocate_pinned if pinned else np.empty
 
-    def __call__(self, batch: Batch) -> Any:
-        tensors = {name: _as_tensor(array) for name, array in batch.items()}
-        result: Any = tensors
-        if self._collate is not None:
-            num_valid = int(tensors.pop(NUM_VALID)) if self._pads else len(next(iter(tensors.values())))
-            result = self._collate([{name: tensor[i] for name, tensor in tensors.items()} for i in range(num_valid)])
+    def __call__(self, batch: Any) -> Any:
+        result = self._result(batch)
         return result if self._device is None else self._move(result)
+
+    def _result(self, batch: Any) -> Any:
+        if isinstance(batch, list):
+            return batch if self._collate is None else self._by_sample(batch)
+        fields = dict(batch)
+        num_valid = fields.pop(NUM_VALID) if self._pads else None
+        if isinstance(next(iter(fields.values())), Jagged):
+            result = self._documents(fields, num_valid)
+        else:
+            tensors = {name: as_tensor(array) for name, array in fields.items()}
+            if self._collate is not None:
+                rows = len(next(iter(tensors.values()))) if num_valid is None else int(num_valid)
+                return self._by_sample([{name: tensor[i] for name, tensor in tensors.items()} for i in range(rows)])
+            result = tensors
+        if num_valid is not None:
+            result[NUM_VALID] = as_tensor(num_valid)
+        return result
+
+    def _by_sample(self, samples: list[Any]) -> Any:
+        assert callable(self._collate)
+        return self._collate(samples)
+
+    def _documents(self, fields: dict[str, Jagged], num_valid: Any) -> Any:
+        collate = Padded() if self._collate is None else self._collate
+        if isinstance(collate, Padded | Nested):
+            return collate.collate(fields, self._allocate)
+        rows = {name: field.rows() for name, field in fields.items()}
+        count = len(next(iter(rows.values()))) if num_valid is None else int(num_valid)
+        return self._by_sample([{name: as_tensor(rows[name][i]) for name in rows} for i in range(count)])
 
     def _move(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
-            return item.to(self._device, non_blocking=self._non_blocking)
+            return item.to(self._device, non_blocking=self._pinned)
         if isinstance(item, dict):
             return {name: self._move(part) for name, part in item.items()}
         if isinstance(item, list | tuple):
@@ -233,25 +264,13 @@ class _Deliver:
         return item
 
 
-def _with_torch_dtypes(dataset: StreamDataset) -> StreamDataset:
+def _with_torch_dtypes(dataset: StreamDataset | DocumentDataset) -> StreamDataset | DocumentDataset:
     """Return the dataset with unsigned integers as int64, where the caller did not choose."""
 
     def delivered(output: Output) -> np.dtype[Any]:
         wide_unsigned = output.dtype.kind == "u" and output.dtype.itemsize > 1
         return np.dtype(np.int64) if wide_unsigned and not dataset.requested_dtype(output) else output.dtype
 
+    if not dataset.outputs:
+        return dataset
     return dataset.with_fields({output.name: delivered(output) for output in dataset.outputs})
-
-
-def _allocate_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
-    """Return an array in page-locked memory, of torch's own pool; its base is the tensor."""
-    array: AnyArray = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True).numpy()
-    return array
-
-
-def _as_tensor(array: AnyArray) -> torch.Tensor:
-    """Return the tensor over an array, for a pinned one in the storage that was allocated.
-
-    By that storage torch's pool knows which memory an asynchronous copy, of a slice perhaps, still reads.
-    """
-    return array.base if isinstance(array.base, torch.Tensor) else torch.from_numpy(array)

@@ -1,0 +1,6 @@
+"""Tensors: the loader for PyTorch, and what makes tensors of documents."""
+
+from guideloom.pytorch.jagged import Nested, Padded, nested_tensor, padded_tensor
+from guideloom.pytorch.loader import StatefulDataLoader
+
+__all__ = ["Nested", "Padded", "StatefulDataLoader", "nested_tensor", "padded_tensor"]
