@@ -208,10 +208,10 @@ class DocumentReader:
         damaged = await self._locate_some(found, np.arange(n), afresh=False)
         if len(damaged):
             lasting = await self._locate_some(found, damaged, afresh=True)
-            for i in np.setdiff1d(damaged, lasting).tolist():
-                if i not in found.failures:
-                    path = self._index_paths[file[i]]
-                    logger.warning("%s: damaged bytes were read right at the second attempt", path)
+            healed = {int(file[i]) for i in np.setdiff1d(damaged, lasting).tolist() if i not in found.failures}
+            for shard in healed:
+                self._index.forget(shard)
+                logger.warning("%s: damaged bytes were read right at the second attempt", self._index_paths[shard])
         return found
 
     async def _locate_some(self, found: _Located, chosen: Int64Array, *, afresh: bool) -> Int64Array:

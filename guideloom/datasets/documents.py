@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guideloom.backends.base import ReadBackend
-from guideloom.datasets.document_reader import Column, DocumentBatch, DocumentReader
+from guideloom.datasets.document_reader import Column, DocumentReader
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.selection import Fields, Output, select
 from guideloom.errors import ManifestError
@@ -107,11 +107,11 @@ class DocumentDataset:
         """Zeros: samples are no windows."""
         return 0, 0, 0
 
-    def async_reader(self) -> AsyncReader[Any, DocumentBatch]:
+    def async_reader(self) -> AsyncReader[Any, Any]:
         """Return a reader for use inside an event loop, with ``async with``."""
         return AsyncReader(self)
 
-    def sync_reader(self) -> SyncReader[Any, DocumentBatch]:
+    def sync_reader(self) -> SyncReader[Any, Any]:
         """Return a reader for use without an event loop, with ``with``."""
         return SyncReader(self)
 

@@ -88,6 +88,11 @@ class DocumentIndex:
         base = self._addresses[file]
         return np.where(base == 0, 0, base + self._row_bytes * record), self._tables, failures
 
+    def forget(self, file: int) -> None:
+        """Let go of the index of a shard that was read damaged; it is read again when it is needed."""
+        self._addresses[file] = 0
+        self._tables.pop(file, None)
+
     async def _load(self, files: Int32Array) -> dict[int, Exception]:
         tables = [np.empty(size, np.uint8) for size in self._file_bytes[files].tolist()]
         ranges = ByteRanges(
