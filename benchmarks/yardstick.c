@@ -1,4 +1,4 @@
-/* The yardstick: windows of a stream, read by pread into one buffer that is used again and again. */
+/* The yardstick: windows of a stream, or documents, read by pread into one buffer that is used again and again. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -11,7 +11,8 @@ struct job {
     int num_files;
     const int64_t *offsets;     /* of the windows, in bytes of the stream */
     int64_t num_windows;
-    int64_t window_bytes;
+    const int64_t *lengths;     /* of the windows, or NULL where all have `window_bytes` */
+    int64_t window_bytes;       /* room for the longest */
     int64_t next;               /* first window that no thread has taken */
     int error;                  /* an errno, or 0 */
 };
@@ -22,9 +23,9 @@ struct worker {
     char *buffer;               /* room for one window */
 };
 
-static int read_window(const struct job *job, int64_t offset, char *target) {
+static int read_window(const struct job *job, int64_t i, char *target) {
     int low = 0, high = job->num_files;     /* the file that holds `offset` is in [low, high) */
-    int64_t left = job->window_bytes;
+    int64_t offset = job->offsets[i], left = job->lengths ? job->lengths[i] : job->window_bytes;
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (job->starts[middle] <= offset) low = middle;
@@ -52,7 +53,7 @@ static void *work(void *argument) {
     for (;;) {
         int64_t i = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
         if (i >= job->num_windows || __atomic_load_n(&job->error, __ATOMIC_RELAXED)) return NULL;
-        int error = read_window(job, job->offsets[i], self->buffer);
+        int error = read_window(job, i, self->buffer);
         if (error) __atomic_store_n(&job->error, error, __ATOMIC_RELAXED);
     }
 }
@@ -60,8 +61,8 @@ static void *work(void *argument) {
 /* Read the windows at `offsets` on some threads, one of them the caller's; `buffer` has room for a window a thread.
  * Return 0 or an errno. */
 int read_windows(const int *descriptors, const int64_t *starts, int num_files, const int64_t *offsets,
-                 int64_t num_windows, int64_t window_bytes, int num_threads, char *buffer) {
-    struct job job = {descriptors, starts, num_files, offsets, num_windows, window_bytes, 0, 0};
+                 const int64_t *lengths, int64_t num_windows, int64_t window_bytes, int num_threads, char *buffer) {
+    struct job job = {descriptors, starts, num_files, offsets, num_windows, lengths, window_bytes, 0, 0};
     struct worker workers[num_threads];
     int running;
     for (int i = 0; i < num_threads; i++) workers[i] = (struct worker){.job = &job, .buffer = buffer + i * window_bytes};

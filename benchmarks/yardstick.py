@@ -46,13 +46,15 @@ class Yardstick:
         np.cumsum([os.path.getsize(path) for path in files], out=self._starts[1:])
         self.buffers = np.full((num_threads, window_bytes), 255, np.uint8)
 
-    def read(self, offsets: npt.NDArray[np.int64]) -> None:
+    def read(self, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64] | None = None) -> None:
         """Read the windows at some offsets, each thread into its own buffer.
 
         Parameters
         ----------
         offsets : int64 array of shape (n,)
             First byte of each window in the stream; contiguous.
+        lengths : int64 array of shape (n,), optional
+            Bytes of each, at most `window_bytes`; all of them by default. Contiguous.
 
         Raises
         ------
@@ -65,6 +67,7 @@ class Yardstick:
             ctypes.c_void_p(self._starts.ctypes.data),
             len(self._descriptors),
             ctypes.c_void_p(offsets.ctypes.data),
+            ctypes.c_void_p(None if lengths is None else lengths.ctypes.data),
             ctypes.c_int64(len(offsets)),
             ctypes.c_int64(window_bytes),
             num_threads,

@@ -16,15 +16,25 @@ def locate(
     seeds: UInt32Array,
     row_bytes: int,
     section_bytes: Int64Array,
+    delivered_bytes: Int64Array,
     compressed: bool,
     most_bytes: int,
     offset: Int64Array,
     length: Int64Array,
     decoded: Int64Array,
+    size: Int64Array,
     checksum: UInt32Array,
     counts: Int64Array,
     status: Int32Array,
     detail: Int64Array,
+) -> None: ...
+def plan_arrays(
+    counts: Int64Array,
+    bounds: Int64Array,
+    total: Int64Array,
+    batch: Int32Array,
+    element: Int64Array,
+    offsets: Int64Array,
 ) -> None: ...
 def lay_out(
     source: UInt8Array,

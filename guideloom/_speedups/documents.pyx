@@ -11,6 +11,13 @@ cdef extern from "convert.h" nogil:
                        size_t cell, size_t count)
     size_t gl_type_bytes(int type, size_t otherwise)
 
+cdef extern from *:
+    void __builtin_prefetch(const void *address, ...) noexcept nogil
+
+# How many documents ahead the row of one is asked for: rows lie anywhere in memory.
+cdef enum:
+    AHEAD = 8
+
 # Bytes of a row of an index around the counts: end and decoded size before them, two checksums after.
 cdef enum:
     END_BYTES = 8
@@ -79,34 +86,40 @@ cdef inline bint _row_holds(const uint8_t *row, int64_t row_bytes, uint32_t seed
 
 def locate(const int64_t[::1] address not None, const int64_t[::1] record not None, const int32_t[::1] file not None,
            const int64_t[::1] data_bytes not None, const uint32_t[::1] seeds not None, int64_t row_bytes,
-           const int64_t[::1] section_bytes not None, bint compressed, int64_t most_bytes,
-           int64_t[::1] offset not None, int64_t[::1] length not None, int64_t[::1] decoded not None,
-           uint32_t[::1] checksum not None, int64_t[:, ::1] counts not None, int32_t[::1] status not None,
-           int64_t[:, ::1] detail not None):
+           const int64_t[::1] section_bytes not None, const int64_t[::1] delivered_bytes not None, bint compressed,
+           int64_t most_bytes, int64_t[::1] offset not None, int64_t[::1] length not None,
+           int64_t[::1] decoded not None, int64_t[::1] size not None, uint32_t[::1] checksum not None,
+           int64_t[:, ::1] counts not None, int32_t[::1] status not None, int64_t[:, ::1] detail not None):
     """Read where documents lie from rows of an index, and see that these are true.
 
     `address` holds the address of each document's row, with the row before it, if there is one, just before; 0 leaves
-    a document out. `section_bytes` are the bytes of an element of each section of numeric documents.
+    a document as it is. `section_bytes` are the bytes of an element of each section of numeric documents,
+    `delivered_bytes` those that it takes as delivered. `size` is the memory that a document takes at its largest.
     """
     cdef Py_ssize_t i, s, n = address.shape[0], num_sections = section_bytes.shape[0]
     cdef const uint8_t *row
-    cdef int64_t begin, end, room, count
+    cdef int64_t begin, end, room, count, delivered
     cdef uint32_t seed
     cdef bint fits
     if not (record.shape[0] == file.shape[0] == offset.shape[0] == length.shape[0] == decoded.shape[0]
-            == checksum.shape[0] == counts.shape[0] == status.shape[0] == detail.shape[0] == n):
+            == size.shape[0] == checksum.shape[0] == counts.shape[0] == status.shape[0] == detail.shape[0] == n):
         raise ValueError("the arrays of documents differ in length")
     if row_bytes != END_BYTES + SIZE_BYTES + COUNT_BYTES * num_sections + 2 * CHECKSUM_BYTES:
         raise ValueError("a row of an index has another size")
+    if delivered_bytes.shape[0] != num_sections:
+        raise ValueError("one size a section")
     if counts.shape[1] != num_sections or detail.shape[1] != 2 or seeds.shape[0] != data_bytes.shape[0]:
         raise ValueError("one count a section, two details a document, one seed and size a file")
     with nogil:
         for i in range(n):
-            offset[i] = length[i] = decoded[i] = checksum[i] = 0
-            for s in range(num_sections):
-                counts[i, s] = 0
+            if i + AHEAD < n:
+                __builtin_prefetch(<const void *> <size_t> address[i + AHEAD])
             if address[i] == 0:
                 continue
+            offset[i] = length[i] = decoded[i] = size[i] = 0
+            checksum[i] = 0
+            for s in range(num_sections):
+                counts[i, s] = 0
             row = <const uint8_t *> <size_t> address[i]
             seed = seeds[file[i]]
             begin = 0
@@ -121,6 +134,7 @@ def locate(const int64_t[::1] address not None, const int64_t[::1] record not No
             end = <int64_t> _uint64(row)
             room = decoded[i] = _uint32(row + END_BYTES)
             checksum[i] = _uint32(row + row_bytes - 2 * CHECKSUM_BYTES)
+            delivered = 0
             fits = 0 <= begin <= end <= data_bytes[file[i]] and end - begin <= most_bytes and room <= most_bytes
             if fits and not compressed:
                 fits = end - begin == room
@@ -129,6 +143,7 @@ def locate(const int64_t[::1] address not None, const int64_t[::1] record not No
                 for s in range(num_sections):
                     count = _uint32(row + END_BYTES + SIZE_BYTES + COUNT_BYTES * s)
                     counts[i, s] = count
+                    delivered += count * delivered_bytes[s]
                     room -= count * section_bytes[s]  # below 2**32 times 2**16, so that a few thousand cannot overflow
                 fits = fits and room == 0
             status[i] = 0
@@ -141,6 +156,43 @@ def locate(const int64_t[::1] address not None, const int64_t[::1] record not No
                 continue
             offset[i] = begin
             length[i] = end - begin
+            size[i] = max(max(length[i], decoded[i]), delivered)
+
+
+def plan_arrays(const int64_t[:, ::1] counts not None, const int64_t[::1] bounds not None,
+                const int64_t[::1] total not None, int32_t[::1] batch not None, int64_t[:, ::1] element not None,
+                int64_t[:, ::1] offsets not None):
+    """Fill the offsets of the jagged arrays of some batches, those of each section in a row, batch after batch.
+
+    Batch b has documents ``bounds[b] .. bounds[b + 1]`` and ``total[b]`` rows, of which the last are empty, so it takes
+    ``total[b] + 1`` offsets. A document gets its batch and the first element of each of its sections there.
+    """
+    cdef Py_ssize_t b, i, s, at = 0, num_sections = counts.shape[1]
+    cdef int64_t end, rows = 0
+    if total.shape[0] != bounds.shape[0] - 1 or bounds[0] != 0 or bounds[total.shape[0]] != counts.shape[0]:
+        raise ValueError("the bounds are not those of these documents")
+    for b in range(total.shape[0]):
+        if not 0 <= bounds[b + 1] - bounds[b] <= total[b]:
+            raise ValueError("a batch has at least as many rows as documents")
+        rows += total[b] + 1
+    if offsets.shape[0] != num_sections or offsets.shape[1] != rows or batch.shape[0] != counts.shape[0]:
+        raise ValueError("one offset a row of each batch, and one more")
+    if element.shape[0] != counts.shape[0] or element.shape[1] != num_sections:
+        raise ValueError("one element a document and section")
+    with nogil:
+        for b in range(total.shape[0]):
+            for i in range(bounds[b], bounds[b + 1]):
+                batch[i] = <int32_t> b
+            for s in range(num_sections):
+                end = 0
+                offsets[s, at] = 0
+                for i in range(bounds[b], bounds[b + 1]):
+                    element[i, s] = end
+                    end += counts[i, s]
+                    offsets[s, at + 1 + i - bounds[b]] = end
+                for i in range(bounds[b + 1] - bounds[b], total[b]):
+                    offsets[s, at + 1 + i] = end
+            at += total[b] + 1
 
 
 cdef struct Field:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from guideloom._speedups.documents import CONTRADICTION, DAMAGED_ROW, lay_out, locate
+from guideloom._speedups.documents import CONTRADICTION, DAMAGED_ROW, lay_out, locate, plan_arrays
 from guideloom._speedups.documents import OVERFLOW as LAY_OUT_OVERFLOW
 from guideloom._speedups.reading import BYTES_CODE, CORRUPT, OVERFLOW, SHORT, Buffers, ReadJob
 from guideloom._typing import AnyArray, Int32Array, Int64Array, UInt8Array, UInt32Array
@@ -63,6 +64,7 @@ class _Located:
     offset: Int64Array
     length: Int64Array
     decoded: Int64Array
+    size: Int64Array  # bytes of memory, at its largest
     checksum: UInt32Array
     counts: Int64Array  # of shape (n, num_sections)
     failures: dict[int, Exception]
@@ -201,92 +203,91 @@ class DocumentReader:
             offset=np.zeros(n, np.int64),
             length=np.zeros(n, np.int64),
             decoded=np.zeros(n, np.int64),
+            size=np.zeros(n, np.int64),
             checksum=np.zeros(n, np.uint32),
             counts=np.zeros((n, len(self._section_bytes)), np.int64),
             failures={},
         )
-        damaged = await self._locate_some(found, np.arange(n), afresh=False)
+        damaged = await self._locate_some(found, None)
         if len(damaged):
-            lasting = await self._locate_some(found, damaged, afresh=True)
+            lasting = await self._locate_some(found, damaged)
             healed = {int(file[i]) for i in np.setdiff1d(damaged, lasting).tolist() if i not in found.failures}
             for shard in healed:
                 self._index.forget(shard)
                 logger.warning("%s: damaged bytes were read right at the second attempt", self._index_paths[shard])
         return found
 
-    async def _locate_some(self, found: _Located, chosen: Int64Array, *, afresh: bool) -> Int64Array:
-        """Fill in some of the documents, and return those whose rows are damaged; a second time, that is an error."""
-        n = len(chosen)
-        file, record = found.file[chosen], found.record[chosen]
-        address, keep, failures = await self._index.rows(file, record, afresh=afresh)
-        offset, length, decoded = (np.empty(n, np.int64) for _ in range(3))
-        checksum, counts = np.empty(n, np.uint32), np.empty((n, len(self._section_bytes)), np.int64)
-        status, detail = np.zeros(n, np.int32), np.zeros((n, 2), np.int64)
+    async def _locate_some(self, found: _Located, again: Int64Array | None) -> Int64Array:
+        """Fill in all documents, or some of them again; return those whose rows are damaged: twice is an error."""
+        file, record = found.file, found.record
+        if again is None:
+            address, keep, failures = await self._index.rows(file, record)
+        else:
+            address = np.zeros(len(file), np.int64)
+            address[again], keep, failures = await self._index.rows(file[again], record[again], afresh=True)
+            failures = {int(again[i]): error for i, error in failures.items()}
+        status, detail = np.zeros(len(file), np.int32), np.zeros((len(file), 2), np.int64)
         locate(
             address, record, file, self._data_bytes, self._index_seeds, self._row_bytes, self._section_bytes,
-            self._codec is not None, MAX_DOCUMENT_BYTES, offset, length, decoded, checksum, counts, status, detail,
+            self._delivered_bytes, self._codec is not None, MAX_DOCUMENT_BYTES, found.offset, found.length,
+            found.decoded, found.size, found.checksum, found.counts, status, detail,
         )  # fmt: skip
         del keep
-        found.offset[chosen], found.length[chosen], found.decoded[chosen] = offset, length, decoded
-        found.checksum[chosen], found.counts[chosen] = checksum, counts
-        for i, error in failures.items():
-            found.failures[int(chosen[i])] = error
+        found.failures.update(failures)
+        if not status.any():
+            return np.empty(0, np.int64)
         for i in np.flatnonzero(status == CONTRADICTION).tolist():
-            found.failures[int(chosen[i])] = self._contradiction(int(file[i]), int(record[i]))
+            found.failures[i] = self._contradiction(int(file[i]), int(record[i]))
         damaged = np.flatnonzero(status == DAMAGED_ROW)
-        if afresh:
+        if again is not None:
             for i in damaged.tolist():
-                found.failures[int(chosen[i])] = self._damaged_row(int(file[i]), *map(int, detail[i]))
-        return chosen[damaged]
+                found.failures[i] = self._damaged_row(int(file[i]), *map(int, detail[i]))
+        return damaged
 
     def _bound(self, found: _Located, bounds: Int64Array) -> None:
         """Leave out the documents of batches that would take too much memory, before it is allocated."""
-        sizes = np.maximum(found.decoded, found.length)
-        if self._columns:
-            sizes = np.maximum(sizes, found.counts @ self._delivered_bytes)
-        totals = np.concatenate([[0], np.cumsum(sizes)])
-        totals = totals[bounds[1:]] - totals[bounds[:-1]]
-        for batch in np.flatnonzero(totals > MOST_BATCH_BYTES).tolist():
-            low, high = bounds[batch], bounds[batch + 1]
-            found.length[low:high] = found.decoded[low:high] = 0
-            found.counts[low:high] = 0
-            found.failures[int(low)] = BackendError(
-                f"the batch would take {int(totals[batch])} bytes, and at most {MOST_BATCH_BYTES} are allowed; use "
-                "smaller batches"
-            )
+        if int(found.size.sum()) <= MOST_BATCH_BYTES:
+            return
+        for low, high in itertools.pairwise(bounds.tolist()):
+            num_bytes = int(found.size[low:high].sum())
+            if num_bytes > MOST_BATCH_BYTES:
+                found.length[low:high] = found.decoded[low:high] = found.counts[low:high] = 0
+                found.failures[low] = BackendError(
+                    f"the batch would take {num_bytes} bytes, and at most {MOST_BATCH_BYTES} are allowed; use smaller "
+                    "batches"
+                )
 
     async def _read_arrays(
         self, found: _Located, bounds: Int64Array, total: Sequence[int], allocate: Allocate
     ) -> list[DocumentBatch | Exception]:
-        num_batches = len(total)
-        ends = np.zeros((len(found.sample) + 1, len(self._section_bytes)), np.int64)
-        np.cumsum(found.counts, axis=0, out=ends[1:])
-        batch_of = np.repeat(np.arange(num_batches, dtype=np.int32), np.diff(bounds))
-        element = ends[:-1] - ends[bounds[:-1]][batch_of]
+        num_batches, num_sections, n = len(total), len(self._section_bytes), len(found.sample)
+        batch_of, element = np.empty(n, np.int32), np.empty((n, num_sections), np.int64)
+        all_offsets = np.empty((num_sections, sum(total) + num_batches), np.int64)
+        plan_arrays(found.counts, bounds, np.array(total, np.int64), batch_of, element, all_offsets)
         batches: list[JaggedBatch] = []
         arrays: list[list[AnyArray]] = [[] for _ in self._columns]
-        for low, high, rows in zip(bounds[:-1].tolist(), bounds[1:].tolist(), total, strict=True):
-            offsets = np.empty((len(self._section_bytes), rows + 1), np.int64)
-            offsets[:, : high - low + 1] = (ends[low : high + 1] - ends[low]).T
-            offsets[:, high - low + 1 :] = offsets[:, high - low : high - low + 1]
+        begin = 0
+        for rows in total:
+            end = begin + rows + 1
             batch: JaggedBatch = {}
             for column, made in zip(self._columns, arrays, strict=True):
-                section = column.section
-                shape = (int(offsets[section, -1]), *column.output.field.shape)
-                made.append(allocate(shape, column.output.dtype))
-                batch[column.output.name] = Jagged._trusted(made[-1], offsets[section])
+                offsets = all_offsets[column.section, begin:end]
+                array = allocate((int(offsets[-1]), *column.output.field.shape), column.output.dtype)
+                made.append(array)
+                batch[column.output.name] = Jagged._trusted(array, offsets)
             batches.append(batch)
+            begin = end
         if self._direct:
             flat = [array for made in arrays for array in made]
             fields = [column.output.code(column.offset) for column in self._columns]
             row_bytes = int(self._section_bytes[0])
-            await self._run(found, batch_of, np.ascontiguousarray(element[:, 0]), flat, row_bytes, fields)
+            await self._run(found, batch_of, element.reshape(-1), flat, row_bytes, fields)
             return list(batches)
-        raw, begin = await self._read_raw(found, bounds, batch_of)
+        raw, places = await self._read_raw(found, bounds, batch_of)
         for number in range(num_batches):
             low, high = int(bounds[number]), int(bounds[number + 1])
             work = functools.partial(
-                self._lay_out, found, raw[number], begin[low:high], element[low:high], low, [m[number] for m in arrays]
+                self._lay_out, found, raw[number], places[low:high], element[low:high], low, [m[number] for m in arrays]
             )
             await self._jobs.call(work, int(found.decoded[low:high].sum()))
         return list(batches)

@@ -97,11 +97,7 @@ def open_dataset(
     >>> dataset = open_dataset("data/corpus", window=2048, fields={"tokens": "int64"})  # doctest: +SKIP
     >>> documents = open_dataset("data/chats")  # doctest: +SKIP
     """
-    if isinstance(location, ReadBackend):
-        backend, name = location, repr(location)
-    else:
-        backend, name = from_url(location), os.fspath(location)
-    manifest = run_sync(_read_manifest(backend, name, snapshot))
+    backend, name, manifest = find_dataset(location, snapshot)
     if isinstance(manifest, DocumentManifest):
         asked = {"window": window, "stride": stride, "offset": offset, "verify": None if verify else verify}
         wrong = [argument for argument, value in asked.items() if value is not None]
@@ -122,6 +118,17 @@ def open_dataset(
         fields=fields,
         verify=verify,
     )
+
+
+def find_dataset(
+    location: PathLike | ReadBackend, snapshot: int | None = None
+) -> tuple[ReadBackend, str, StreamManifest | DocumentManifest]:
+    """Return the backend, the name and the manifest of a dataset of any kind. Raises as `open_dataset` does."""
+    if isinstance(location, ReadBackend):
+        backend, name = location, repr(location)
+    else:
+        backend, name = from_url(location), os.fspath(location)
+    return backend, name, run_sync(_read_manifest(backend, name, snapshot))
 
 
 def reopen(

@@ -150,20 +150,15 @@ def test_every_way_to_read_gives_the_documents(corpus: Corpus, data: st.DataObje
         same(reader[i], expected[i])
         for found, document in zip(rows_of(reader[i::2]), expected[i::2], strict=True):
             same(found, document)
-        options: dict[str, Any] = {
-            "shuffle": data.draw(st.booleans()),
-            "seed": data.draw(st.integers(0, 9)),
-            "epoch": 3,
-        }
+        options: dict[str, Any] = {"shuffle": data.draw(st.booleans()), "seed": data.draw(st.integers(0, 9))}
         options |= {"batch_size": data.draw(st.integers(1, 9)), "prefetch": data.draw(prefetches())}
         world_size = data.draw(st.integers(1, 3))
         seen = []
         for rank in range(world_size):
-            loader: gl.Loader[Any] = gl.Loader(dataset, options["batch_size"], shuffle=options["shuffle"], seed=options["seed"],
-                               rank=rank, world_size=world_size, prefetch=options["prefetch"])  # fmt: skip
+            loader: gl.Loader[Any] = gl.Loader(dataset, rank=rank, world_size=world_size, **options)
             loader.set_epoch(3)
             steps = [loader.sample_ids(step).tolist() for step in range(len(loader))]
-            batches = list(reader.batches(rank=rank, world_size=world_size, **options))
+            batches = list(reader.batches(rank=rank, world_size=world_size, epoch=3, **options))
             assert len(batches) == len(loader)
             for batch, ids in zip(batches, steps, strict=True):
                 for found, sample in zip(rows_of(batch), ids, strict=True):

@@ -198,3 +198,13 @@ def test_an_error_ends_the_async_pipeline(corpus: Path, monkeypatch: pytest.Monk
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(asyncio.wait_for(module.pipeline(dataset, 3), 20))
     assert caught.value.subgroup(ArithmeticError) is not None
+
+
+def test_documents_are_written_read_and_trained_on(tmp_path: Path) -> None:
+    result = run("documents.py", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"1000 chats, from 0 to 999: What is new about weather\?", result.stdout)
+    tokens = re.search(r"an epoch has (\d+) tokens, read in two parts, and (\d+) as nested", result.stdout)
+    assert tokens
+    assert tokens[1] == tokens[2]
+    assert len(gl.open_dataset(tmp_path / "tokens")) == 1000
