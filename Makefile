@@ -64,6 +64,7 @@ checked: build  ## The tests of what is compiled once more, with bounds checks i
 
 bench: build  ## The figures of the docs: quiet machine wanted
 	@$(BIN)/python -m benchmarks.stream
+	@$(BIN)/python -m benchmarks.documents
 
 clean:  ## Remove what was built; .venv stays
 	rm -rf build dist docs/_build guideloom.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

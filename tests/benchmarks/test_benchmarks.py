@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import data, page_cache, stream
+import guideloom as gl
+from benchmarks import data, document_data, documents, page_cache, stream
 from benchmarks.clock import Clock, Timing
 from benchmarks.contenders import BATCH_SIZE, CONTENDERS, Workload, read_windows
 from benchmarks.measure import Benchmark, Contender, Goal, Outcome, Report, run_rounds, select
@@ -215,6 +216,26 @@ class TestPageCache:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
             file.read(8192)
         assert 2 / 256 <= page_cache.cached_share([sparse]) < 1
+
+
+class TestDocuments:
+    def test_every_contender_reads_documents(self) -> None:
+        (report,) = documents.main(["--quick"])
+        assert set(report.outcomes) == {contender.name for contender in report.benchmark.contenders}
+        assert len(report.outcomes) == 8
+
+    def test_documents_hold_what_they_are_said_to(self) -> None:
+        path = document_data.documents(3, 50)
+        with gl.open_dataset(path).sync_reader() as reader:
+            rows = [sample["tokens"] for sample in reader]
+        assert [len(row) for row in rows] == document_data.lengths(50).tolist()
+        assert all(row.tolist() == list(range(i, i + len(row))) for i, row in enumerate(rows))
+
+    def test_the_yardstick_reads_each_length(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(bytes(range(10)))
+        with Yardstick(compile_yardstick(), [tmp_path / "a"], 6) as yardstick:
+            yardstick.read(np.array([2]), np.array([3]))
+            assert yardstick.buffers.tolist() == [[2, 3, 4, 255, 255, 255]]
 
 
 class TestClock:
