@@ -16,10 +16,10 @@ PATIENCE_SECONDS = 5.0
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread of the library, or a file that it opened; import it into a folder's conftest."""
-    before = _threads() | _open_files()
+    before = _threads() | _open_files() | _mapped_files()
     yield
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while left := (_threads() | _open_files()) - before:
+    while left := (_threads() | _open_files() | _mapped_files()) - before:
         gc.collect()  # what a traceback held
         if time.monotonic() > deadline:
             pytest.fail(f"left behind: {', '.join(sorted(left))}")
@@ -41,3 +41,8 @@ def _open_files() -> set[str]:
         if target.startswith("/") and os.path.isfile(target.removesuffix(" (deleted)")):
             found.add(f"descriptor {entry.name} of {target}")
     return found
+
+
+def _mapped_files() -> set[str]:
+    maps = Path("/proc/self/maps").read_text().splitlines() if os.path.isfile("/proc/self/maps") else []
+    return {f"map of {line.split(maxsplit=5)[5]}" for line in maps if ".bin" in line}

@@ -245,13 +245,18 @@ static inline uint32_t gl_crc32c(uint32_t crc, const uint8_t *data, size_t lengt
     return ~gl_crc32c_chosen->kernel(~crc, data, length);
 }
 
-/* CRC32C of `file_seed` as 4 bytes, `block` as 8 bytes, both little-endian, and `data`: a block's checksum that also
- * tells whether the block is at its place and in its file. */
-static inline uint32_t gl_block_crc(uint32_t file_seed, uint64_t block, const uint8_t *data, size_t length) {
+/* CRC32C of `file_seed` as 4 bytes and `block` as 8 bytes, both little-endian: what the checksum of a block begins with,
+ * so that it also tells whether the block is at its place and in its file. */
+static inline uint32_t gl_block_place(uint32_t file_seed, uint64_t block) {
     uint8_t place[16];
     gl_store8(place, file_seed);
     gl_store8(place + 4, block); /* over the seed's upper half, which is zero */
-    return gl_crc32c(gl_crc32c(0, place, 12), data, length);
+    return gl_crc32c(0, place, 12);
+}
+
+/* Checksum of a block. */
+static inline uint32_t gl_block_crc(uint32_t file_seed, uint64_t block, const uint8_t *data, size_t length) {
+    return gl_crc32c(gl_block_place(file_seed, block), data, length);
 }
 
 #endif

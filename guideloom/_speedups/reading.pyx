@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 cimport cython
 
-from guideloom._speedups.crc32c cimport gl_block_crc
+from guideloom._speedups.crc32c cimport gl_block_crc, gl_block_place, gl_crc32c
 
 cdef extern from "pread.h" nogil:
     struct iovec:
@@ -19,6 +19,17 @@ cdef extern from "pread.h" nogil:
     int gl_read_cached(int fd, const iovec *parts, int num_parts, int64_t offset, int64_t length)
     void gl_will_need(int fd, int64_t offset, int64_t length)
     void gl_dont_need(int fd, int64_t offset, int64_t length)
+
+cdef extern from "mapped.h" nogil:
+    char *gl_map(int fd, int64_t *size)
+    void gl_unmap(char *map, int64_t size)
+    void gl_unmap_pages(char *map, int64_t size, int64_t offset, int64_t length)
+    int gl_guard(int install)
+    ctypedef void (*gl_body)(void *, void *)
+    int gl_attempt(gl_body body, void *first, void *second)
+    void gl_prefetch(const char *at, int64_t length)
+    int64_t gl_file_bytes(int fd)
+    int64_t gl_major_faults()
 
 cdef extern from "convert.h" nogil:
     const int CONVERT_BYTES
@@ -42,6 +53,11 @@ cdef int32_t _CORRUPT = -2
 cdef int32_t _OVERFLOW = -3
 cdef int32_t _PENDING = -4
 cdef int32_t _CANNOT_TELL = -5  # pending too: this filesystem does not say what is cached
+cdef int32_t _BUS_ERROR = -6    # pending too: the file was cut short under its memory map, or its disk failed
+
+cdef int32_t _COPIED = -7       # from a memory map of which it is not known yet whether the file was still whole
+
+cdef int _PIECES_PER_LOOK = 16  # at the page faults that waited for the disk, while copying from a memory map
 
 
 @cython.final
@@ -77,6 +93,83 @@ cdef class Buffers:
         for i in range(self._count):
             addresses[i] = <int64_t> <size_t> self._views[i].buf
             sizes[i] = self._views[i].len
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Mapping:
+    """All of a file on a local disk, in memory; ``None`` from `of` where that cannot be."""
+
+    cdef char *_start
+    cdef readonly int64_t num_bytes
+
+    def __dealloc__(self):
+        if self._start != NULL:
+            with nogil:
+                gl_unmap(self._start, self.num_bytes)
+
+    @staticmethod
+    def of(int descriptor):
+        """Map an open file."""
+        cdef Mapping mapping = Mapping.__new__(Mapping)
+        with nogil:
+            mapping._start = gl_map(descriptor, &mapping.num_bytes)
+        return mapping if mapping._start != NULL else None
+
+
+cdef object _guard_installed = False
+
+
+def guard_copies():
+    """Return whether copies from a memory map are guarded against SIGBUS; installs the handler the first time.
+
+    A handler that somebody else installed since then is left alone: they are not guarded any more.
+    """
+    global _guard_installed
+    install, _guard_installed = not _guard_installed, True
+    return bool(gl_guard(install))
+
+
+cdef struct Source:
+    int32_t count           # of pieces, one behind the other
+    int32_t descriptor
+    char *map               # or NULL
+    int64_t map_bytes
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Sources:
+    """The open files that pieces are read from, in the order of the pieces."""
+
+    cdef Source *_files
+    cdef Py_ssize_t _count
+    cdef Py_ssize_t _room
+    cdef Py_ssize_t _num_pieces
+    cdef list _keep
+
+    def __cinit__(self, Py_ssize_t room):
+        self._files = <Source *> calloc(<size_t> max(room, 1), sizeof(Source))
+        if self._files == NULL:
+            raise MemoryError
+        self._room = room
+        self._keep = []
+
+    def __dealloc__(self):
+        free(self._files)
+
+    def add(self, int32_t num_pieces, int32_t descriptor, Mapping mapping=None):
+        """Add the file of the next pieces. With a mapping, cached pages are copied from there."""
+        if self._count == self._room or num_pieces < 0:
+            raise ValueError("more files than there is room for")
+        self._files[self._count].count = num_pieces
+        self._files[self._count].descriptor = descriptor
+        if mapping is not None:
+            self._files[self._count].map = mapping._start
+            self._files[self._count].map_bytes = mapping.num_bytes
+            self._keep.append(mapping)
+        self._count += 1
+        self._num_pieces += num_pieces
 
 
 def group_by_file(const int32_t[::1] files not None, int32_t[::1] order not None, Py_ssize_t num_files):
@@ -335,66 +428,139 @@ cdef class ReadJob:
         cdef Extent e = self._extent(i)
         return (e.head_end - e.first) + (e.last - e.tail_begin)
 
-    def run(self, const int32_t[::1] order not None, const int32_t[::1] descriptors not None, bint cached_only=False):
-        """Read those of the pieces named in `order` that are pending, each from its own descriptor.
+    def run(self, const int32_t[::1] order not None, Sources sources not None, bint cached_only=False):
+        """Read those of the pieces named in `order` that are pending, each from its own file.
 
         Cached pages are copied first, while the kernel is asked for the others, which are then waited for; with
-        `cached_only` these stay pending.
+        `cached_only` these stay pending. Return whether all pages were cached.
         """
-        cdef Py_ssize_t k, n = order.shape[0], num_cold = 0
+        cdef Py_ssize_t k = 0, low, f, n = order.shape[0], num_cold = 0
         cdef int64_t most = 0
         cdef char *scratch
         cdef int32_t *cold
+        cdef int32_t *cold_file
         cdef int32_t i, status
-        cdef bint can_tell = True
+        cdef bint can_tell = True, all_cached = True
+        cdef Source *source
         cdef Extent e
-        if descriptors.shape[0] != n:
-            raise ValueError("one descriptor a piece")
+        if sources._num_pieces != n:
+            raise ValueError("one file a piece")
         with nogil:
             for k in range(n):
                 most = max(most, self._scratch_bytes(order[k]))
             scratch = <char *> malloc(<size_t> max(most, 1))
-            cold = <int32_t *> malloc(<size_t> max(n, 1) * sizeof(int32_t))
-            for k in range(n):
-                i = order[k]
-                if self._status[i] != _PENDING:
-                    continue
-                if scratch == NULL or cold == NULL:
-                    self._status[i] = ENOMEM
-                    continue
-                if self.cancelled:
-                    break
-                if can_tell:
-                    status = self._read(i, descriptors[k], scratch, True)
-                    if status == _CANNOT_TELL:
-                        can_tell = False
-                    elif status != _PENDING:
-                        self._status[i] = status
+            cold = <int32_t *> malloc(<size_t> max(n, 1) * 2 * sizeof(int32_t))
+            cold_file = cold + n
+            low = 0
+            for f in range(sources._count):
+                source = &sources._files[f]
+                if source.map != NULL and scratch != NULL and all_cached:
+                    all_cached = self._copy_mapped(&order[low], source, scratch)
+                for k in range(low, low + source.count):
+                    i = order[k]
+                    if self._status[i] != _PENDING:
                         continue
-                if cached_only:
-                    continue
-                e = self._extent(i)
-                gl_will_need(descriptors[k], e.first, e.last - e.first)
-                cold[num_cold] = <int32_t> k
-                num_cold += 1
+                    if scratch == NULL or cold == NULL:
+                        self._status[i] = ENOMEM
+                        continue
+                    if self.cancelled:
+                        break
+                    if can_tell:
+                        status = self._read(i, source.descriptor, scratch, True)
+                        if status == _CANNOT_TELL:
+                            can_tell = False
+                        elif status != _PENDING:
+                            self._status[i] = status
+                            continue
+                    all_cached = False
+                    if cached_only:
+                        continue
+                    e = self._extent(i)
+                    gl_will_need(source.descriptor, e.first, e.last - e.first)
+                    cold[num_cold] = i
+                    cold_file[num_cold] = <int32_t> f
+                    num_cold += 1
+                low += source.count
             for k in range(num_cold):
                 if self.cancelled:
                     break
-                i = order[cold[k]]
-                self._status[i] = self._read(i, descriptors[cold[k]], scratch, False)
+                self._status[cold[k]] = self._read(cold[k], sources._files[cold_file[k]].descriptor, scratch, False)
             free(scratch)
             free(cold)
+        return all_cached
 
-    def forget(self, const int32_t[::1] order not None, const int32_t[::1] descriptors not None):
-        """Drop the cached pages of some pieces and make them pending, so that reading them again asks the device."""
+    cdef bint _copy_mapped(self, const int32_t *order, Source *source, char *scratch) noexcept nogil:
+        """Copy pending pieces from a memory map, as long as none waits for the disk. Return whether none did.
+
+        What a file that was cut short had behind its new end reads as zeros up to the end of the page, so nothing
+        counts that was copied from such a file: it stays pending, as does what could not be copied.
+        """
         cdef Py_ssize_t k
+        cdef int32_t status
+        cdef Copying copying
+        copying.order, copying.source, copying.scratch, copying.all_cached = order, source, scratch, False
+        if not gl_attempt(<gl_body> _copy_pieces, <void *> self, &copying):
+            copying.all_cached = False
+        status = _DONE if gl_file_bytes(source.descriptor) >= source.map_bytes else _PENDING
+        for k in range(source.count):
+            if self._status[order[k]] == _COPIED:
+                self._status[order[k]] = status
+        return copying.all_cached and status == _DONE
+
+    cdef bint _copy_piece(self, Py_ssize_t i, const char *map, char *scratch) noexcept nogil:
+        """Copy a piece from a memory map. Return whether it is right; why not is for the ordinary way to find out."""
+        cdef Extent e = self._extent(i)
+        cdef int64_t begin = self._offset[i], end = begin + self._length[i], at = e.first, size, inner
+        cdef uint32_t found
+        cdef const uint32_t *expected
+        cdef const char *target
+        if not self.direct:
+            memcpy(scratch, map + e.first, <size_t> (e.last - e.first))
+            return self._deliver(i, e, scratch, scratch) == _DONE
+        target = <const char *> <size_t> (self._base[0, self._batch[i]] + self._element[i] * self._fields[0].out)
+        memcpy(<void *> target, map + begin, <size_t> (end - begin))
+        if not self.checked or begin == end:
+            return self._deliver(i, e, scratch, scratch) == _DONE
+        expected = <const uint32_t *> <size_t> self._expected[i]
+        while at < e.last:
+            size = min(self._block_bytes, e.last - at)
+            found = gl_block_place(self._seeds[self._file[i]], <uint64_t> (at // self._block_bytes))
+            inner = at
+            if inner < begin:                   # not wanted, so checked where it lies; what is wanted, where it went
+                found = gl_crc32c(found, <const uint8_t *> map + inner, <size_t> (min(begin, at + size) - inner))
+                inner = min(begin, at + size)
+            if inner < min(end, at + size):
+                found = gl_crc32c(found, <const uint8_t *> target + (inner - begin),
+                                  <size_t> (min(end, at + size) - inner))
+                inner = min(end, at + size)
+            if inner < at + size:
+                found = gl_crc32c(found, <const uint8_t *> map + inner, <size_t> (at + size - inner))
+            if found != expected[0]:
+                return False
+            expected += 1
+            at += size
+        return True
+
+    def forget(self, const int32_t[::1] order not None, Sources sources not None):
+        """Drop the cached pages of some pieces and make them pending, so that reading them again asks the device."""
+        cdef Py_ssize_t k, low = 0, f
+        cdef Source *source
         cdef Extent e
+        if sources._num_pieces != order.shape[0]:
+            raise ValueError("one file a piece")
         with nogil:
-            for k in range(order.shape[0]):
-                if descriptors[k] >= 0:
+            for f in range(sources._count):
+                source = &sources._files[f]
+                for k in range(low, low + source.count):
                     e = self._extent(order[k])
-                    gl_dont_need(descriptors[k], e.first, e.last - e.first)
+                    if source.descriptor < 0:
+                        continue
+                    if source.map != NULL:  # the page cache keeps what is mapped
+                        gl_unmap_pages(source.map, source.map_bytes, e.first, e.last - e.first)
+                    gl_dont_need(source.descriptor, e.first, e.last - e.first)
                     self._status[order[k]] = _PENDING
+                source.map = NULL           # to be read again by the ordinary way
+                low += source.count
 
     def num_pending(self):
         """Return how many pieces have not been read."""
@@ -468,3 +634,35 @@ cdef class ReadJob:
                 if self._status[i] == _PENDING:
                     self._status[i] = self._deliver(i, e, head, head + (e.head_end - e.first))
                 head += self._scratch_bytes(i)
+
+
+cdef struct Copying:
+    const int32_t *order
+    Source *source
+    char *scratch
+    bint all_cached
+
+
+cdef void _copy_pieces(ReadJob job, Copying *copying) noexcept nogil:
+    """Copy pending pieces until one waits for the disk. Left by a jump if the file ends early or its disk fails."""
+    cdef Py_ssize_t k, copied = 0, count = copying.source.count
+    cdef int64_t faults = gl_major_faults()
+    cdef const char *map = copying.source.map
+    cdef int32_t i
+    cdef Extent e, following
+    for k in range(count):
+        i = copying.order[k]
+        if job._status[i] != _PENDING:
+            continue
+        e = job._extent(i)
+        if job.cancelled or e.last > copying.source.map_bytes:
+            return
+        if k + 1 < count:
+            following = job._extent(copying.order[k + 1])
+            gl_prefetch(map + following.first, following.last - following.first)
+        if job._copy_piece(i, map, copying.scratch):
+            job._status[i] = _COPIED
+        copied += 1
+        if copied % _PIECES_PER_LOOK == 0 and gl_major_faults() != faults:
+            return
+    copying.all_cached = gl_major_faults() == faults

@@ -9,6 +9,7 @@ import stat
 import threading
 from collections import OrderedDict
 
+from guideloom._speedups.reading import Mapping
 from guideloom.errors import BackendError
 
 # A quarter of the soft limit at most, so that user code and other libraries have room for theirs.
@@ -31,17 +32,19 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 class _Entry:
-    __slots__ = ("descriptor", "doomed", "lock", "pins")
+    __slots__ = ("descriptor", "doomed", "lock", "mapped", "mapping", "pins")
 
     def __init__(self) -> None:
         self.descriptor = -1
+        self.mapping: Mapping | None = None
+        self.mapped = False  # or tried to
         self.pins = 0
         self.doomed = False  # closed by its owner: goes with its last pin
         self.lock = threading.Lock()
 
 
 class DescriptorCache:
-    """Descriptors of read-only files, the least recently used closed first.
+    """Descriptors of read-only files, the least recently used closed first, and with them their memory maps.
 
     A file in use is pinned, and never closed under its reader. Opening happens outside the common lock, once a file.
     """
@@ -85,6 +88,16 @@ class DescriptorCache:
                 return -1
             self._entries.move_to_end(path)
             return entry.descriptor
+
+    def mapping(self, path: str, *, make: bool = True) -> Mapping | None:
+        """Return the memory map of a file that is pinned, if it has one, or can have one and may be given one now."""
+        entry = self._entries[path]
+        if make and not entry.mapped:
+            with entry.lock:
+                if not entry.mapped:
+                    entry.mapping = Mapping.of(entry.descriptor)
+                    entry.mapped = True
+        return entry.mapping
 
     def unpin(self, path: str, *, entry_failed: _Entry | None = None) -> None:
         """Give back a file that was pinned."""
@@ -157,6 +170,8 @@ class DescriptorCache:
     def _close(self, path: str, entry: _Entry) -> None:
         if self._entries.get(path) is entry:
             del self._entries[path]
+        entry.mapping = None
+        entry.mapped = False
         if entry.descriptor >= 0:
             os.close(entry.descriptor)
             entry.descriptor = -1

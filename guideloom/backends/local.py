@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from guideloom._speedups.reading import BYTES_CODE, SHORT, Buffers, ReadJob, group_by_file
+from guideloom._speedups.reading import BYTES_CODE, SHORT, Buffers, ReadJob, Sources, group_by_file, guard_copies
 from guideloom._typing import Int32Array, PathLike
 from guideloom.backends.base import errno_error, raise_failures, short_read, translate
 from guideloom.backends.descriptors import descriptors, open_regular
@@ -36,7 +36,8 @@ class LocalBackend:
 
     Reads of a whole slice of batches take one hop to the pool, where `preadv` runs without the GIL: first for all
     that the page cache holds, while the kernel fetches the rest. Small reads of cached pages are done at once on the
-    calling thread.
+    calling thread. As long as everything is cached, files of local disks are copied from memory maps, which costs half
+    as much; a page that has to come from the disk ends that, until all is cached again.
 
     Parameters
     ----------
@@ -47,14 +48,22 @@ class LocalBackend:
     inline_bytes : int, default 131,072
         Reads of at most so many bytes are tried on the event loop's own thread, if their files are open and their pages
         cached. A hop costs as much as copying about this many bytes.
+    memory_map : bool, default True
+        Whether cached pages may be copied from memory maps. A file that is cut short under its map, or a disk that
+        fails, is an error here as everywhere, and not the end of the process: a handler of SIGBUS, installed with the
+        first map, sees to it. Where another one has taken its place, no map is used.
     """
 
-    def __init__(self, root: PathLike, *, num_threads: int = 2, inline_bytes: int = 128 * 1024) -> None:
+    def __init__(
+        self, root: PathLike, *, num_threads: int = 2, inline_bytes: int = 128 * 1024, memory_map: bool = True
+    ) -> None:
         if num_threads < 1:
             raise ValueError(f"num_threads must be at least 1, not {num_threads}")
         self.root = os.path.abspath(os.fspath(root))
         self.num_threads = num_threads
         self.inline_bytes = inline_bytes
+        self.memory_map = memory_map
+        self._all_cached = False  # all that was read last: so the next will be
         self._opens = 0
         self._pid = os.getpid()
         self._pool: ReadPool | None = None
@@ -63,7 +72,7 @@ class LocalBackend:
         return f"LocalBackend({self.root!r}, num_threads={self.num_threads})"
 
     def __getstate__(self) -> dict[str, object]:
-        return {"root": self.root, "num_threads": self.num_threads, "inline_bytes": self.inline_bytes}
+        return {name: getattr(self, name) for name in ("root", "num_threads", "inline_bytes", "memory_map")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # the state is the constructor's arguments
@@ -152,7 +161,9 @@ class LocalBackend:
             descriptor = descriptors.pin_if_open(path)
             if descriptor >= 0:
                 try:
-                    job.run(order[low:high], np.full(high - low, descriptor, np.int32), cached_only=True)
+                    sources = Sources(1)
+                    sources.add(high - low, descriptor)
+                    job.run(order[low:high], sources, cached_only=True)
                 finally:
                     descriptors.unpin(path)
 
@@ -162,7 +173,8 @@ class LocalBackend:
         def read_files(chunk: list[Run]) -> list[Run]:
             """Read as much of a chunk as files may be open for, and return the rest."""
             start = chunk[0][1]
-            opened = np.full(chunk[-1][2] - start, -1, np.int32)
+            sources = Sources(len(chunk))
+            map_files = self.memory_map and self._all_cached and not forget and guard_copies()
             pinned: list[str] = []
             rest: list[Run] = []
             try:
@@ -172,15 +184,18 @@ class LocalBackend:
                         break
                     path = self._path(paths[file])
                     try:
-                        opened[low - start : high - start] = descriptors.pin(path)
+                        descriptor = descriptors.pin(path)
                     except OSError as error:
                         job.status[order[low:high]] = error.errno or errno.EBADF
+                        sources.add(high - low, -1)
                     else:
                         pinned.append(path)
+                        mapping = descriptors.mapping(path, make=map_files) if map_files or forget else None
+                        sources.add(high - low, descriptor, mapping)
                 pieces = order[start : chunk[-1][2]]
                 if forget:
-                    job.forget(pieces, opened[: len(pieces)])
-                job.run(pieces, opened[: len(pieces)])
+                    job.forget(pieces, sources)
+                self._all_cached = job.run(pieces, sources)
             finally:
                 for path in pinned:
                     descriptors.unpin(path)
