@@ -135,7 +135,7 @@ class AsyncReader(Generic[SampleT, BatchT]):
             the last batch may be padded with zeros, and every batch has an item ``num_valid``, an int64 array of
             shape ().
         prefetch : int or None
-            Batches to read ahead; ``None`` for 64 MiB of them, but 4 to 128.
+            Batches to read ahead; ``None`` for 48 MiB of them, but 4 to 128.
         max_bytes_in_flight : int, default 268,435,456
             Bytes of all batches that are read ahead; one batch is always allowed.
 

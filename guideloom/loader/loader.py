@@ -35,7 +35,7 @@ class Loader(Generic[BatchT]):
         Which part of each global step is read; by default those of ``torch.distributed`` if it is initialised, else
         of the launcher (torchrun, srun, mpirun), else 0 and 1.
     prefetch : int, optional
-        Batches to read ahead; by default 64 MiB of them, but 4 to 128.
+        Batches to read ahead; by default 48 MiB of them, but 4 to 128.
     max_bytes_in_flight : int, default 268,435,456
         Bytes of all batches that are read ahead; one batch is always allowed.
     drop_last : bool, default False

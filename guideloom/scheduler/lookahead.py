@@ -18,7 +18,8 @@ MOST_SLICE_BATCHES = 32
 # Look-ahead when the user names none: four slices, or fewer where they would be large.
 MOST_DEFAULT_BATCHES = 128
 LEAST_DEFAULT_BATCHES = 4
-DEFAULT_BYTES = 64 * 2**20
+# Below what glibc keeps when an epoch's end frees it all (62 MiB): each page it gave back would cost a fault again.
+DEFAULT_BYTES = 48 * 2**20
 MOST_BYTES_IN_FLIGHT = 256 * 2**20
 
 
@@ -41,7 +42,7 @@ class Budget:
         Parameters
         ----------
         prefetch : int or None
-            Batches; ``None`` for 64 MiB of them, but 4 to 128. ``0`` means 1.
+            Batches; ``None`` for 48 MiB of them, but 4 to 128. ``0`` means 1.
         batch_bytes : int
             Bytes of one batch.
         max_bytes : int

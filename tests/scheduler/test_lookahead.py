@@ -181,7 +181,7 @@ def test_budgets_have_a_default_and_refuse_nonsense() -> None:
     assert Budget.of(None, batch_bytes=1, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 128
     assert Budget.of(None, batch_bytes=2**30, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 1
     assert Budget.of(None, batch_bytes=2**24, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 4
-    assert Budget.of(None, batch_bytes=2**20, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 64
+    assert Budget.of(None, batch_bytes=2**20, max_bytes=MOST_BYTES_IN_FLIGHT).prefetch == 48
     with pytest.raises(ValueError, match="prefetch must be 0 or more"):
         Budget.of(-1, batch_bytes=1, max_bytes=1)
     with pytest.raises(ValueError, match="max_bytes_in_flight must be at least 1"):
