@@ -1,16 +1,14 @@
 """Documents of any length: write them, read them awaited and blocking, and train on them with exact resume.
 
-Chats are written as JSON and compressed, their token ids as arrays; a sample is one whole document. Run it with a
-folder to keep the data:
+Chats are written as JSON and compressed, their token ids as arrays; a sample is one whole document.
 
-    python examples/documents.py /tmp/documents
+    python examples/documents.py data/documents
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +46,16 @@ async def read_async(chats: Path) -> int:
         return sum([len(chat["messages"]) async for batch in reader.batches(64, shuffle=True) for chat in batch])
 
 
-def read_sync(tokens: Path) -> int:
-    """Read arrays: a batch is flat values and offsets, without a Python object a document; return its values."""
+def read_sync(tokens: Path) -> None:
+    """Read arrays: a batch is flat values and offsets, without a Python object a document."""
     with gl.open_dataset(tokens).sync_reader() as reader:
         batch = reader.read_batch([5, 3, 900])
         ids = batch["ids"]
         print(f"lengths {ids.lengths.tolist()}, offsets {ids.offsets.tolist()}, first ids {ids[0][:4].tolist()}")
-        return len(ids.values)
 
 
-def train(tokens: Path) -> tuple[int, int]:
-    """Read padded and nested tensors; stop, and continue at exactly the next batch. Return the tokens of each way."""
+def train(tokens: Path) -> None:
+    """Read padded and nested tensors; stop, and continue at exactly the next batch."""
     dataset = gl.open_dataset(tokens)
     padded = Padded(fill={"ids": 256})
     seen = 0
@@ -74,22 +71,19 @@ def train(tokens: Path) -> tuple[int, int]:
     with gl.StatefulDataLoader(dataset, 32, shuffle=True, seed=17, collate_fn=Nested()) as loader:
         nested = sum(batch["ids"].values().numel() for batch in loader)
     print(f"an epoch has {seen} tokens, read in two parts, and {nested} as nested tensors")
-    return seen, nested
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, help="where to keep the data")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("data/documents"), help="default: %(default)s")
     folder = parser.parse_args().folder
-    with tempfile.TemporaryDirectory() as temporary:
-        root = folder or Path(temporary)
-        write(root / "chats", root / "tokens")
-        messages = asyncio.run(read_async(root / "chats"))
-        values = read_sync(root / "tokens")
-        seen, nested = train(root / "tokens")
-    assert messages == 2 * NUM_CHATS
-    assert values > 0
-    assert seen == nested
+    chats, tokens = folder / "chats", folder / "tokens"
+    if not (tokens / "guideloom.json").exists():
+        write(chats, tokens)
+        print(f"wrote {chats} and {tokens}")
+    print(f"{asyncio.run(read_async(chats))} messages in an epoch")
+    read_sync(tokens)
+    train(tokens)
 
 
 if __name__ == "__main__":

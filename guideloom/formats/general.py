@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -51,9 +52,23 @@ class JSON(Encoding):
     name = "json"
 
     def encode(self, value: Any) -> BytesLike:
-        """Return the JSON of a value."""
-        return msgspec.json.encode(value)
+        """Return the JSON of a value; infinities and NaN, which JSON does not have, are refused."""
+        data = msgspec.json.encode(value)
+        if b"null" in data:  # what they would become
+            _refuse_infinite(msgspec.to_builtins(value))
+        return data
 
     def decode(self, data: memoryview) -> Any:
         """Return dicts, lists, str, int, float, bool and None."""
         return msgspec.json.decode(data)
+
+
+def _refuse_infinite(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"JSON does not have {value}; say null, or a string")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_infinite(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_infinite(item)

@@ -203,7 +203,9 @@ def test_an_error_ends_the_async_pipeline(corpus: Path, monkeypatch: pytest.Monk
 def test_documents_are_written_read_and_trained_on(tmp_path: Path) -> None:
     result = run("documents.py", tmp_path)
     assert result.returncode == 0, result.stderr
-    assert re.search(r"1000 chats, from 0 to 999: What is new about weather\?", result.stdout)
+    assert "1000 chats, from 0 to 999: What is new about weather?" in result.stdout
+    assert "2000 messages in an epoch" in result.stdout
+    assert "lengths [89, 82, 53], offsets [0, 89, 171, 224]" in result.stdout
     tokens = re.search(r"an epoch has (\d+) tokens, read in two parts, and (\d+) as nested", result.stdout)
     assert tokens
     assert tokens[1] == tokens[2]

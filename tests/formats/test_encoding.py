@@ -15,7 +15,11 @@ from guideloom.formats.encoding import Encoding, NumericEncoding, find, sections
 from tests.strategies import element_types, random_rows, row_dtypes
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
@@ -42,6 +46,9 @@ def test_json_takes_what_msgspec_takes() -> None:
     assert through(gl.formats.JSON(), value) == {"day": "2024-02-29", "id": str(uuid.UUID(int=7)), "colour": "red"}
     with pytest.raises(TypeError):
         gl.formats.JSON().encode(object())
+    for lost in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"JSON does not have {lost}"):
+            gl.formats.JSON().encode({"a": [1.5, None, (lost,)]})
 
 
 @given(st.binary(), st.text())
