@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
@@ -284,22 +283,25 @@ class DocumentReader:
             await self._run(found, batch_of, element.reshape(-1), flat, row_bytes, fields)
             return list(batches)
         raw, places = await self._read_raw(found, bounds, batch_of)
-        for number in range(num_batches):
-            low, high = int(bounds[number]), int(bounds[number + 1])
-            work = functools.partial(
-                self._lay_out, found, raw[number], places[low:high], element[low:high], low, [m[number] for m in arrays]
-            )
-            await self._jobs.call(work, int(found.decoded[low:high].sum()))
+
+        def work() -> None:
+            for number, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
+                targets = [made[number] for made in arrays]
+                self._lay_out(found, raw[number], places[low:high], element[low:high], low, targets)
+
+        await self._jobs.call(work, int(found.decoded.sum()) if self._codec is None else None)
         return list(batches)
 
     async def _read_values(self, found: _Located, bounds: Int64Array) -> list[DocumentBatch | Exception]:
         batch_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
         raw, begin = await self._read_raw(found, bounds, batch_of)
         results: list[list[Any]] = [[] for _ in raw]
-        for number, data in enumerate(raw):
-            low, high = int(bounds[number]), int(bounds[number + 1])
-            work = functools.partial(self._decode, found, data, begin[low:high].tolist(), low, results[number])
-            await self._jobs.call(work, int(found.decoded[low:high].sum()))
+
+        def work() -> None:
+            for number, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
+                self._decode(found, raw[number], begin[low:high].tolist(), low, results[number])
+
+        await self._jobs.call(work, None)
         return list(results)
 
     async def _read_raw(

@@ -75,9 +75,12 @@ class JobRunner:
         for i in again[job.status[again] == 0].tolist():
             logger.warning("%s: damaged bytes were read right at the second attempt", paths[file[i]])
 
-    async def call(self, function: Callable[[], None], num_bytes: int) -> None:
-        """Call a function here, or, if it works on many bytes, on a thread."""
-        if num_bytes <= MOST_INLINE_BYTES:
+    async def call(self, function: Callable[[], None], num_bytes: int | None) -> None:
+        """Call a function here, or, if it works on many bytes, on a thread.
+
+        With ``None`` for the bytes it is always that one thread, so that no two such calls run at a time.
+        """
+        if num_bytes is not None and num_bytes <= MOST_INLINE_BYTES:
             function()
         else:
             await self._pool.run(function)

@@ -61,7 +61,7 @@ async def test_every_flipped_bit_of_a_shard_is_found(encoding: Any, shards: Any,
     for name in files:
         if name == MANIFEST_NAME:
             continue
-        for bit in range(8 * len(files[name])):
+        for bit in range(0, 8 * len(files[name]), 1 if ALL else 5):
             damaged = bytearray(files[name])
             damaged[bit // 8] ^= 1 << bit % 8
             found = await contents({**files, name: bytes(damaged)})

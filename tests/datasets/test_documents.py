@@ -132,7 +132,7 @@ def rows_of(batch: Any) -> list[Any]:
     return [{name: rows[i] for name, rows in fields.items()} for i in range(count)]
 
 
-@settings(max_examples=120)
+@settings(max_examples=70)
 @given(corpora(), st.data())
 def test_every_way_to_read_gives_the_documents(corpus: Corpus, data: st.DataObject) -> None:
     expected = corpus.documents
