@@ -127,7 +127,7 @@ def test_a_bit_that_changed_on_its_way_is_read_again(library: Path, root: Path) 
     """C6: one mismatch heals, and is told of; a lasting one is an error after the second look."""
     report, log = read_all(library, root, "flip")
     assert report == {"wrong": 0, "errors": [], "batch": True}
-    assert log.count("log: shards/00000-0.bin: a damaged block was read right at the second attempt") == 1
+    assert log.count("log: shards/00000-0.bin: damaged bytes were read right at the second attempt") == 1
     report, log = read_all(library, root, "flips")
     assert report["wrong"] == 0
     assert report["batch"] == "CorruptionError"
