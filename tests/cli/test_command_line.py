@@ -112,7 +112,7 @@ def test_errors_of_the_system_name_the_file(run: Run, monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "corpus/secret.txt")
 
-    monkeypatch.setattr("guideloom.datasets.opening.open_dataset", fail)
+    monkeypatch.setattr("guideloom.datasets.opening.find_dataset", fail)
     result = run("inspect", "corpus")
     assert (result.exit_code, result.stderr) == (1, "Error: corpus/secret.txt: Permission denied\n")
 
@@ -121,7 +121,7 @@ def test_errors_of_ours_keep_their_traceback(run: Run, tmp_path: Path, monkeypat
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("guideloom.datasets.opening.open_dataset", fail)
+    monkeypatch.setattr("guideloom.datasets.opening.find_dataset", fail)
     with pytest.raises(ZeroDivisionError):
         run("inspect", tmp_path)
 
@@ -130,7 +130,7 @@ def test_an_interrupt_ends_with_130(run: Run, tmp_path: Path, monkeypatch: pytes
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("guideloom.datasets.opening.open_dataset", interrupt)
+    monkeypatch.setattr("guideloom.datasets.opening.find_dataset", interrupt)
     result = run("inspect", tmp_path)
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "\ninterrupted\n")
 
