@@ -13,6 +13,7 @@ from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.opening import open_dataset
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.stream import StreamDataset
+from guideloom.datasets.verifying import verify
 from guideloom.errors import GuideLoomError, StateMismatchError
 from guideloom.formats.jagged import Jagged
 from guideloom.loader.loader import Loader
@@ -46,6 +47,7 @@ __all__ = [
     "errors",
     "formats",
     "open_dataset",
+    "verify",
 ]
 
 

@@ -2,6 +2,7 @@
 
     GuideLoomError
     ├── ManifestError (ValueError)          a manifest that cannot be read, or that is not one
+    │   └── FingerprintMismatchError        a dataset that is not the one expected
     ├── UnsafePathError (ValueError)        a name in a manifest that could leave the dataset
     ├── BackendError (OSError)              bytes that could not be read
     │   ├── MissingFileError (FileNotFoundError)
@@ -67,6 +68,10 @@ def _rebuild(cls: type[GuideLoomError], message: str, details: dict[str, Any]) -
 
 class ManifestError(GuideLoomError, ValueError):
     """A manifest cannot be read, or does not describe a dataset."""
+
+
+class FingerprintMismatchError(ManifestError):
+    """A dataset is not the one that was expected. Details: ``path``, ``expected``, ``found``: two fingerprints."""
 
 
 class UnsafePathError(GuideLoomError, ValueError):

@@ -60,6 +60,20 @@ class HasSizes(Protocol):
 
 
 @runtime_checkable
+class ReadsHere(Protocol):
+    """A backend of local files that can read on the thread of the caller, which waits for it."""
+
+    def read_here(self, path: str, offset: int, target: memoryview) -> None:
+        """Fill a buffer with a range of a file.
+
+        Raises
+        ------
+        BackendError
+            If the file is missing, ends before, or cannot be read.
+        """
+
+
+@runtime_checkable
 class RunsJobs(Protocol):
     """A backend of local files, which reads, checks and lays out pieces in one go, on its own threads."""
 

@@ -138,6 +138,22 @@ class LocalBackend:
                 failures[i] = errno_error(int(status[i]), path, offset, length)
         raise_failures(failures)
 
+    def read_here(self, path: str, offset: int, target: memoryview) -> None:
+        """Fill a buffer with a range of a file, on this thread."""
+        length, rest = len(target), target
+        try:
+            descriptor = descriptors.pin(self._path(path))
+            try:
+                while len(rest):
+                    count = os.preadv(descriptor, [rest], offset + length - len(rest))
+                    if count == 0:
+                        raise short_read(path, offset, length, length - len(rest))
+                    rest = rest[count:]
+            finally:
+                descriptors.unpin(self._path(path))
+        except OSError as error:
+            raise translate(error, path, offset, length) from error
+
     async def run(self, job: ReadJob, paths: Sequence[str], file: Int32Array) -> None:
         """Read every piece of a job that is still pending."""
         order = np.empty(job.num_pieces, np.int32)

@@ -10,6 +10,7 @@ import click
 from guideloom import __version__
 from guideloom.cli.build import build
 from guideloom.cli.inspect import inspect
+from guideloom.cli.verify import verify
 
 INTERRUPTED = 130
 
@@ -18,6 +19,7 @@ _EXAMPLE = """\b
 Example:
   guideloom build corpus/ --out data/corpus --tokenizer tokenizer.json
   guideloom inspect data/corpus
+  guideloom verify data/corpus
 """
 
 
@@ -59,3 +61,4 @@ def guideloom() -> None:
 
 guideloom.add_command(build)
 guideloom.add_command(inspect)
+guideloom.add_command(verify)

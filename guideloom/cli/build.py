@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+
+from guideloom.cli.progress import advancing
 
 # A shard for so much input, unless --shards says otherwise.
 _SHARD_BYTES = 256 * 2**20
@@ -72,11 +71,11 @@ def build(
     num_shards = shards or -(-sum(map(os.path.getsize, files)) // _SHARD_BYTES) or 1
     corpus = Corpus(files, text_key, num_shards)
     task = Build(corpus, loaded, loaded.eos(eos), token_dtype(dtype, loaded.num_ids))
-    with _progress("checking", corpus.num_bytes) as advance:
+    with advancing("checking", corpus.num_bytes) as advance:
         documents = task.count(advance)
     if not sum(documents):
         raise click.ClickException(f"there is no text in {' '.join(inputs)}; nothing was written")
-    with _progress("tokenizing", corpus.num_bytes) as advance:
+    with advancing("tokenizing", corpus.num_bytes) as advance:
         manifest = task.write(folder, documents, advance)
 
     seconds = time.perf_counter() - started
@@ -109,18 +108,3 @@ def _check_free(folder: Path, out: str) -> None:
 
     holds = "holds a dataset" if (folder / MANIFEST_NAME).exists() else "is there already"
     raise click.BadParameter(f"{out} {holds}; name another folder, or remove it first", param_hint="'--out'")
-
-
-@contextlib.contextmanager
-def _progress(what: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal, and give what moves it."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn(f"{what:10}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=num_bytes)
-        yield lambda count: bar.advance(task, count)

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from guideloom.cli.text import printable
+
 _MOST_NUMBERS = 16  # of a field that is not shown as text
 _MOST_LETTERS = 300  # of a document
 _PIPE_WIDTH = 120  # columns, where no terminal says
@@ -134,11 +136,7 @@ def _print_table(title: str, rows: Iterable[tuple[str, ...]]) -> None:
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
-    table = Table(title=_printable(title), box=SIMPLE, show_header=False, title_justify="left", title_style="bold")
+    table = Table(title=printable(title), box=SIMPLE, show_header=False, title_justify="left", title_style="bold")
     for row in rows:
-        table.add_row(*(Text(_printable(cell), overflow="fold") for cell in row))
+        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
     console.print(table)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

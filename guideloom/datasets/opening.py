@@ -12,11 +12,12 @@ from guideloom.bridge import run_sync
 from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
-from guideloom.errors import BackendError, ManifestError, MissingFileError
+from guideloom.errors import BackendError, MissingFileError
 from guideloom.formats.encoding import Encoding
 from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, snapshot_name
+from guideloom.storage.pinning import check_expected, check_fingerprint
 from guideloom.storage.records import MAX_MANIFEST_BYTES
 from guideloom.storage.stream_manifest import StreamManifest
 
@@ -31,6 +32,7 @@ def open_dataset(
     fields: Fields = None,
     verify: bool = True,
     snapshot: int | None = None,
+    expect: str | None = None,
 ) -> StreamDataset: ...
 @overload
 def open_dataset(
@@ -39,6 +41,7 @@ def open_dataset(
     fields: Fields = None,
     encoding: Encoding | None = None,
     snapshot: int | None = None,
+    expect: str | None = None,
 ) -> DocumentDataset: ...
 def open_dataset(
     location: PathLike | ReadBackend,
@@ -50,6 +53,7 @@ def open_dataset(
     verify: bool = True,
     encoding: Encoding | None = None,
     snapshot: int | None = None,
+    expect: str | None = None,
 ) -> StreamDataset | DocumentDataset:
     """Open a dataset; only its manifest is read.
 
@@ -75,6 +79,12 @@ def open_dataset(
         ``guideloom.formats.Bytes()`` gives the stored bytes.
     snapshot : int, optional
         An earlier snapshot; the newest by default.
+    expect : str, optional
+        The fingerprint that the dataset must have: ``"sha256:…"``, as `StreamDataset.fingerprint` gives it. It covers
+        what the data mean and the SHA-256 of every shard, in order, so one string pins all of them; it does not cover metadata,
+        file names, or the number of the snapshot. Opening compares the fingerprint alone. That the bytes are those of
+        these hashes is what `verify` proves; until then a read finds damage, but not a shard that was exchanged
+        together with its checksums.
 
     Returns
     -------
@@ -89,6 +99,8 @@ def open_dataset(
         If its manifest is damaged, or needs a newer version of this library.
     UnknownEncodingError
         If the encoding of documents is not registered.
+    FingerprintMismatchError
+        If it has another fingerprint than `expect`.
     ValueError, TypeError
         If an argument does not suit the dataset.
 
@@ -97,7 +109,9 @@ def open_dataset(
     >>> dataset = open_dataset("data/corpus", window=2048, fields={"tokens": "int64"})  # doctest: +SKIP
     >>> documents = open_dataset("data/chats")  # doctest: +SKIP
     """
+    check_expected(expect)
     backend, name, manifest = find_dataset(location, snapshot)
+    check_fingerprint(manifest, expect, name)
     if isinstance(manifest, DocumentManifest):
         asked = {"window": window, "stride": stride, "offset": offset, "verify": None if verify else verify}
         wrong = [argument for argument, value in asked.items() if value is not None]
@@ -139,12 +153,7 @@ def reopen(
         manifest = run_sync(_read_manifest(backend, location, snapshot))
     except MissingFileError:  # a copy of the dataset without its history
         manifest = run_sync(_read_manifest(backend, location, None))
-    if manifest.fingerprint != fingerprint:
-        raise ManifestError(
-            f"snapshot {manifest.snapshot} of {location} has fingerprint {manifest.fingerprint}, and had {fingerprint} "
-            "when the dataset was pickled: it is another dataset under the same name",
-            path=location,
-        )
+    check_fingerprint(manifest, fingerprint, location)
     if isinstance(manifest, DocumentManifest):
         return DocumentDataset(backend, manifest, location, **options)
     return StreamDataset(backend, manifest, location, **options)

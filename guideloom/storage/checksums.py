@@ -9,7 +9,7 @@ from guideloom.errors import CorruptionError
 BLOCK_BYTES = 4096
 
 _CHECKSUM_BYTES = 4
-_TABLE_BLOCK = 2**64 - 1  # the number under which the table is checksummed; no block of a file has it
+TABLE_BLOCK = 2**64 - 1  # the number under which the table is checksummed; no block of a file has it
 
 
 class BlockChecksums:
@@ -75,7 +75,7 @@ class BlockChecksums:
         table = bytes(self._table)
         if self._tail_bytes:
             table += _encoded(self._tail_checksum)
-        return table + _encoded(block_checksum(table, file_seed=self._file_seed, block=_TABLE_BLOCK))
+        return table + _encoded(block_checksum(table, file_seed=self._file_seed, block=TABLE_BLOCK))
 
     def _append_blocks(self, blocks: UInt8Array) -> None:
         checksums = np.empty(len(blocks) // BLOCK_BYTES, np.uint32)
@@ -141,7 +141,7 @@ def parse_side_file(data: bytes, *, file_seed: int, num_blocks: int, path: str) 
         )
     table = memoryview(data)[:-_CHECKSUM_BYTES]
     expected = int.from_bytes(data[-_CHECKSUM_BYTES:], "little")
-    found = block_checksum(table, file_seed=file_seed, block=_TABLE_BLOCK)
+    found = block_checksum(table, file_seed=file_seed, block=TABLE_BLOCK)
     if found != expected:
         raise CorruptionError(
             f"{path}: the checksum of its {len(table)} bytes of table is {found:#010x}, but {expected:#010x} is "

@@ -145,6 +145,10 @@ class DocumentManifest(Manifest):
         )
         return encode_record(record)
 
+    def files_of(self, shard: DocumentShardEntry) -> list[tuple[str, int]]:
+        """Return the names of all files of one of the shards, with their sizes."""
+        return [(file.file, file.bytes) for file in (shard.data, shard.index)]
+
     def read_shard(self, data: bytes, *, path: str) -> tuple[DocumentShardEntry, list[tuple[str, int]]]:
         """Return the shard that a shard manifest describes, and its files with their sizes; see `Manifest`."""
         record = decode_record(data, DocumentsShardRecord, path=path)
@@ -162,7 +166,7 @@ class DocumentManifest(Manifest):
         stored = [(file.file, file.checksum_seed) for file in (shard.data, shard.index)]
         if shard_of(stem) != shard.number or stored != expected:
             raise ManifestError(f"{path} does not describe the shard it is named for; remove it", path=path)
-        return shard, [(file.file, file.bytes) for file in (shard.data, shard.index)]
+        return shard, self.files_of(shard)
 
 
 def index_dtype(num_sections: int) -> np.dtype[Any]:

@@ -80,6 +80,10 @@ class Manifest(ABC):
         """Return the next snapshot, with these shards."""
 
     @abstractmethod
+    def files_of(self, shard: Any) -> list[tuple[str, int]]:
+        """Return the names of all files of one of the shards, with their sizes."""
+
+    @abstractmethod
     def read_shard(self, data: bytes, *, path: str) -> tuple[Any, list[tuple[str, int]]]:
         """Return the shard that a shard manifest describes, and its files with their sizes.
 

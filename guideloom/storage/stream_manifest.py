@@ -113,6 +113,14 @@ class StreamManifest(Manifest):
         """Return the next snapshot, with these shards."""
         return dataclasses.replace(self, shards=shards, snapshot=self.snapshot + 1)
 
+    def files_of(self, shard: ShardEntry) -> list[tuple[str, int]]:
+        """Return the names of all files of one of the shards, with their sizes."""
+        files = []
+        for entry in shard.files:
+            num_blocks = -(-entry.bytes // BLOCK_BYTES)
+            files += [(entry.file, entry.bytes), (entry.checksums, 4 * (num_blocks + 1))]
+        return files
+
     def read_shard(self, data: bytes, *, path: str) -> tuple[ShardEntry, list[tuple[str, int]]]:
         """Return the shard that a shard manifest describes, and its files with their sizes; see `Manifest`."""
         record = decode_record(data, StreamShardRecord, path=path)
@@ -125,11 +133,7 @@ class StreamManifest(Manifest):
             )
         if not self._is_regular(shard, path):
             raise ManifestError(f"{path} does not describe the shard it is named for; remove it", path=path)
-        files = []
-        for entry in shard.files:
-            num_blocks = -(-entry.bytes // BLOCK_BYTES)
-            files += [(entry.file, entry.bytes), (entry.checksums, 4 * (num_blocks + 1))]
-        return shard, files
+        return shard, self.files_of(shard)
 
     def _is_regular(self, shard: ShardEntry, path: str) -> bool:
         """Whether a shard is as a writer makes it, so that a planted manifest can claim no other files."""

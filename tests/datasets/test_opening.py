@@ -227,7 +227,7 @@ def test_unpickling_another_dataset_under_the_same_name_is_an_error(tmp_path: Pa
     with pytest.raises(MissingFileError):
         pickle.loads(payload)
     written(tmp_path / "data", [51])
-    with pytest.raises(ManifestError, match="another dataset under the same name"):
+    with pytest.raises(ManifestError, match="it is another dataset"):
         pickle.loads(payload)
 
 

@@ -1,0 +1,26 @@
+"""A dataset pinned by its fingerprint."""
+
+import re
+
+from guideloom.errors import FingerprintMismatchError
+from guideloom.storage.manifest import Manifest
+
+_FINGERPRINT = re.compile("sha256:[0-9a-f]{64}")
+
+
+def check_expected(expect: str | None) -> None:
+    """Raise `ValueError` if `expect` is no fingerprint."""
+    if expect is not None and not _FINGERPRINT.fullmatch(expect):
+        raise ValueError(f"expect is a fingerprint, 'sha256:' and 64 hexadecimal digits in lower case, not {expect!r}")
+
+
+def check_fingerprint(manifest: Manifest, expect: str | None, location: str) -> None:
+    """Raise `FingerprintMismatchError` if a manifest is not the one expected."""
+    if expect is not None and manifest.fingerprint != expect:
+        raise FingerprintMismatchError(
+            f"snapshot {manifest.snapshot} of {location} has fingerprint {manifest.fingerprint}, but {expect} was "
+            "expected: it is another dataset or another snapshot; `guideloom snapshots` lists what a folder holds",
+            path=location,
+            expected=expect,
+            found=manifest.fingerprint,
+        )

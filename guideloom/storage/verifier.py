@@ -1,0 +1,275 @@
+"""Hold every file of a dataset against its manifest: by existence and size, or byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from guideloom.backends.base import HasSizes, ReadBackend, ReadsHere
+from guideloom.errors import BackendError, GuideLoomError, MissingFileError, RangesError, ShortReadError
+from guideloom.ranges import ByteRanges
+from guideloom.storage.content import Chunk, Content, DataFile, data_files
+from guideloom.storage.kinds import load_manifest
+from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, Shard, snapshot_name
+from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX
+from guideloom.storage.pinning import check_fingerprint
+from guideloom.storage.records import MAX_MANIFEST_BYTES
+from guideloom.storage.stream_manifest import StreamManifest
+from guideloom.storage.verification import MOST_DAMAGES, Damage, Mode, Verification
+
+Progress: TypeAlias = Callable[[int, int], object]
+Advance: TypeAlias = Callable[[int], object]
+
+# What a thread reads is hashed while its processor's cache holds it; what is fetched should be worth the hop.
+_BLOCKS_HERE = 64
+_BLOCKS_FETCHED = 512
+_BYTES_PER_MOVE = 4 * 1024 * 1024
+_MOST_WORKERS = 16
+
+_SNAPSHOT = re.compile(rf"{SNAPSHOTS_FOLDER}/(0|[1-9][0-9]{{0,17}})/{re.escape(MANIFEST_NAME)}", re.ASCII)
+
+
+class Verifier:
+    """Checks one dataset through one open backend.
+
+    Parameters
+    ----------
+    backend : ReadBackend
+        An open backend.
+    mode : {"full", "quick"}
+        Every byte, or existence and sizes.
+    progress : callable
+        Given the bytes done and those to do, now and then; in quick mode the files.
+    """
+
+    def __init__(self, backend: ReadBackend, mode: Mode, progress: Progress) -> None:
+        self._backend = backend
+        self._mode = mode
+        self._progress = progress
+        self._damages: list[Damage] = []
+        self._num_damages = 0
+        self._num_bytes = 0
+        self._done = 0
+        self._stopped = False
+
+    async def run(
+        self, snapshot: int | None = None, names: Sequence[str] = (), *, expect: str | None = None, location: str = ""
+    ) -> Verification:
+        """Check one snapshot and, of a folder whose files are known, all the others.
+
+        Parameters
+        ----------
+        snapshot : int, optional
+            Its number; the newest by default.
+        names : sequence of str
+            All files of the folder, if they could be listed.
+        expect : str, optional
+            The fingerprint that it must have.
+        location : str
+            Of the dataset, for messages.
+
+        Raises
+        ------
+        MissingFileError
+            If there is no such snapshot.
+        FingerprintMismatchError
+            If it has another fingerprint.
+        """
+        path = MANIFEST_NAME if snapshot is None else snapshot_name(snapshot)
+        try:
+            main = await self._manifest(path, must_exist=True)
+        except MissingFileError as error:
+            raise MissingFileError(f"there is no dataset at {location}: it has no {path}", path=path) from error
+        manifests = {} if main is None else {path: main}
+        if main is not None:
+            check_fingerprint(main, expect, location)
+        if main is not None and snapshot is None:
+            await self._compare_copy(main)
+        for name in names:
+            if name not in manifests and _SNAPSHOT.fullmatch(name) and (other := await self._manifest(name)):
+                manifests[name] = other
+        self._compare_snapshots(manifests)
+        sizes = {
+            file: shard.number
+            for manifest in manifests.values()
+            for shard in manifest.shards
+            for file in manifest.files_of(shard)
+        }
+        await self._check(sizes, data_files(m for m in manifests.values() if isinstance(m, StreamManifest)))
+        known = {MANIFEST_NAME, *manifests, *(path for path, _ in sizes)}
+        extra = set(names) - known - await self._check_shard_manifests(manifests.values(), names)
+        return Verification(
+            self._mode,
+            None if main is None else main.snapshot,
+            None if main is None else main.fingerprint,
+            len(known),
+            self._num_bytes,
+            tuple(sorted(self._damages, key=lambda damage: (damage.path, damage.offset or 0))),
+            self._num_damages,
+            tuple(sorted(extra)),
+        )
+
+    def _report(self, damage: Damage) -> None:
+        self._num_damages += 1
+        if len(self._damages) < MOST_DAMAGES:
+            self._damages.append(damage)
+
+    async def _manifest(self, path: str, *, must_exist: bool = False) -> Manifest | None:
+        try:
+            manifest = load_manifest(await self._backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES), path=path)
+        except MissingFileError:
+            if must_exist:
+                raise
+            return None
+        except GuideLoomError as error:
+            self._report(Damage(path, str(error).removeprefix(f"{path}: ")))
+            return None
+        if path not in (MANIFEST_NAME, snapshot_name(manifest.snapshot)):
+            self._report(Damage(path, f"it is the manifest of snapshot {manifest.snapshot}"))
+        return manifest
+
+    async def _compare_copy(self, manifest: Manifest) -> None:
+        """Hold ``guideloom.json`` against its snapshot's, since the fingerprint covers neither names nor metadata."""
+        path = snapshot_name(manifest.snapshot)
+        copy = await self._manifest(path)
+        if copy is not None and copy != manifest:
+            self._report(Damage(path, f"it differs from {MANIFEST_NAME}, which is a copy of it"))
+
+    def _compare_snapshots(self, manifests: Mapping[str, Manifest]) -> None:
+        """See that each snapshot kept what the one before it had."""
+        newest = max(manifests.values(), key=lambda manifest: manifest.snapshot, default=None)
+        for path, manifest in manifests.items():
+            if newest is None or manifest.metadata != newest.metadata or not set(newest.shards) >= set(manifest.shards):
+                self._report(Damage(path, "its metadata or shards are not those of the later snapshots"))
+
+    async def _check_shard_manifests(self, manifests: Iterable[Manifest], names: Iterable[str]) -> set[str]:
+        """Return the names of the manifests of committed shards, having held each against what was committed."""
+        committed: dict[str, tuple[Manifest, Shard]] = {}
+        for manifest in sorted(
+            manifests, key=lambda manifest: -manifest.snapshot
+        ):  # the one that took it in comes last
+            for shard in manifest.shards:
+                committed[shard.first_file.removesuffix(DATA_SUFFIX) + SHARD_SUFFIX] = (manifest, shard)
+        present = committed.keys() & set(names)
+        for path in present if self._mode == "full" else ():
+            manifest, shard = committed[path]
+            try:
+                data = await self._backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+                if manifest.read_shard(data, path=path)[0] != shard:
+                    self._report(Damage(path, "it differs from what was committed", shard.number))
+            except GuideLoomError as error:
+                self._report(Damage(path, str(error).removeprefix(f"{path}: "), shard.number))
+        return present
+
+    async def _check(self, sizes: Mapping[tuple[str, int], int], files: Sequence[DataFile]) -> None:
+        """Check the size of each file, which comes with its shard, and the content of some."""
+        files = files if self._mode == "full" else []
+        total = sum(file.num_bytes for file in files) if self._mode == "full" else len(sizes)
+        coming_sizes, coming_files = iter(sizes.items()), iter(files)
+        cpus = os.cpu_count() or 1
+        threads = ThreadPoolExecutor(cpus, "guideloom-verify")
+        here = isinstance(self._backend, ReadsHere)
+
+        def advance(count: int) -> None:
+            self._done += count
+            self._progress(self._done, total)
+
+        async def work() -> None:
+            for (path, num_bytes), shard in coming_sizes:
+                await self._check_size(path, num_bytes, shard)
+                if self._mode == "quick":
+                    advance(1)
+            chunk = Chunk(_BLOCKS_HERE if here else _BLOCKS_FETCHED)
+            for file in coming_files:
+                content = Content(file)
+                await (self._scan_here if here else self._fetch)(file, content, chunk, threads, advance)
+                for damage in content.finish():
+                    self._report(damage)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_MOST_WORKERS, 2 * cpus, len(sizes))):
+                    group.create_task(work())
+        except* Exception as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self._stopped = True
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _check_size(self, path: str, num_bytes: int, shard: int) -> None:
+        try:
+            found = await self._size(path, num_bytes)
+        except BackendError as error:
+            missing = isinstance(error, MissingFileError)
+            self._report(Damage(path, "it is missing" if missing else str(error), shard))
+            return
+        if found is None:
+            self._report(Damage(path, f"it has another size than the {num_bytes} bytes of the manifest", shard))
+        elif found != num_bytes:
+            reason = "it was cut" if found < num_bytes else "bytes were appended"
+            self._report(Damage(path, f"{reason}: its size is wrong", shard, expected=num_bytes, found=found))
+
+    async def _size(self, path: str, expected: int) -> int | None:
+        """Return the size of a file, or None if it is another than expected and cannot be told."""
+        if isinstance(self._backend, HasSizes):
+            return await self._backend.size(path)
+        last = max(expected - 1, 0)
+        ranges = ByteRanges.of([(path, last, expected - last), (path, expected, 1)])
+        failures = await self._read(ranges, [memoryview(bytearray(expected - last)), memoryview(bytearray(1))])
+        if 0 in failures and not isinstance(failures[0], ShortReadError):
+            raise failures[0]
+        return expected if 0 not in failures and isinstance(failures.get(1), ShortReadError) else None
+
+    async def _fetch(
+        self, file: DataFile, content: Content, chunk: Chunk, threads: ThreadPoolExecutor, advance: Advance
+    ) -> None:
+        """Read a file through the backend, and hash it on a thread."""
+        loop = asyncio.get_running_loop()
+        for first in range(0, max(file.num_blocks, 1), chunk.most_blocks):
+            places = chunk.place(file, first)
+            ranges = ByteRanges.of([(path, offset, len(buffer)) for path, offset, buffer in places])
+            failures = await self._read(ranges, [buffer for _, _, buffer in places])
+            await loop.run_in_executor(threads, content.add, chunk, failures)
+            self._num_bytes += chunk.data.nbytes
+            advance(chunk.data.nbytes)
+
+    async def _scan_here(
+        self, file: DataFile, content: Content, chunk: Chunk, threads: ThreadPoolExecutor, advance: Advance
+    ) -> None:
+        """Read and hash a file on one thread, in pieces that its processor's cache holds."""
+        assert isinstance(self._backend, ReadsHere)
+        loop, backend = asyncio.get_running_loop(), self._backend
+
+        def scan() -> None:
+            moved = 0
+            for first in range(0, max(file.num_blocks, 1), chunk.most_blocks):
+                if self._stopped:
+                    return
+                failures: dict[int, Exception] = {}
+                for number, place in enumerate(chunk.place(file, first)):
+                    try:
+                        backend.read_here(*place)
+                    except BackendError as error:
+                        failures[number] = error
+                content.add(chunk, failures)
+                moved += chunk.data.nbytes
+                if moved >= _BYTES_PER_MOVE or chunk.is_last:
+                    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                        loop.call_soon_threadsafe(advance, moved)
+                    moved = 0
+
+        await loop.run_in_executor(threads, scan)
+        self._num_bytes += file.num_bytes
+
+    async def _read(self, ranges: ByteRanges, buffers: Sequence[memoryview]) -> Mapping[int, Exception]:
+        try:
+            await self._backend.read_ranges(ranges, buffers)
+        except RangesError as error:
+            failures: Mapping[int, Exception] = error.failures
+            return failures
+        return {}
