@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, cast
 
 from guideloom._typing import PathLike
 from guideloom.errors import CommitConflict, ManifestError, MissingFileError, ShardError
-from guideloom.storage.durable import list_folder, make_folder, publish_folder, read_file, write_file
+from guideloom.storage.durable import NewFolder, list_folder, make_folder, read_file, write_file
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, encode_manifest, snapshot_name
 from guideloom.storage.merge import merge_shards, refuse_missing, written_shards
@@ -62,8 +62,10 @@ class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
         if not _holds_dataset(root):
             make_folder(root / SHARDS_FOLDER)
             make_folder(root / SNAPSHOTS_FOLDER)
-            if publish_folder(root / SNAPSHOTS_FOLDER / "0", {MANIFEST_NAME: data}):
-                return cls(root, manifest)
+            with NewFolder(root / SNAPSHOTS_FOLDER / "0") as folder:
+                folder.write(MANIFEST_NAME, data)
+                if folder.publish():
+                    return cls(root, manifest)
         raise FileExistsError(
             f"{root} holds a dataset; {cls.__name__}.open({str(path)!r}) opens it to write more shards. To write it "
             "anew, remove the folder first"
@@ -169,20 +171,24 @@ class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
             If the system refused to write.
         """
         base = self.manifest = self._newest(self.path)
-        merged = merge_shards(self.path, base)
-        left = sorted(set(map(_shard_number, shards)).difference(entry.number for entry in merged))
-        refuse_missing(left, count=len(left))
-        if base.snapshot > 0 and len(merged) == len(base.shards):
-            return base.snapshot
-        manifest = base.with_shards(merged)
-        data = encode_manifest(manifest)
+        planned = set(map(_shard_number, shards))
         make_folder(self.path / SNAPSHOTS_FOLDER)
-        if not publish_folder(_snapshot_path(self.path, manifest.snapshot).parent, {MANIFEST_NAME: data}):
-            raise CommitConflict(
-                f"another commit published snapshot {manifest.snapshot} of {self.path} first; commit again to add what "
-                "it left out",
-                snapshot=manifest.snapshot,
-            )
+        # The folder is there before the shards are looked at: a `prune` that finds it spares what it might hold.
+        with NewFolder(_snapshot_path(self.path, base.snapshot + 1).parent) as folder:
+            merged = merge_shards(self.path, base)
+            left = sorted(planned.difference(entry.number for entry in merged))
+            refuse_missing(left, count=len(left))
+            if base.snapshot > 0 and len(merged) == len(base.shards):
+                return base.snapshot
+            manifest = base.with_shards(merged)
+            data = encode_manifest(manifest)
+            folder.write(MANIFEST_NAME, data)
+            if not folder.publish():
+                raise CommitConflict(
+                    f"another commit published snapshot {manifest.snapshot} of {self.path} first; commit again to add "
+                    "what it left out",
+                    snapshot=manifest.snapshot,
+                )
         _point_to_newest(self.path, manifest.snapshot, data)
         self.manifest = manifest
         if not merged:

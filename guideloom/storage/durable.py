@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from guideloom.errors import ClosedError, ManifestError, MissingFileError, ReadError, WriteError
@@ -116,45 +116,65 @@ def write_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def publish_folder(path: Path, files: Mapping[str, bytes]) -> bool:
-    """Make the folder `path` with these files in it, durably, unless it exists. Of several that try, one succeeds.
+class NewFolder:
+    """A folder that takes its name only when it is whole, and only if nobody else was first. A context manager.
 
     Parameters
     ----------
     path : Path
-        The folder, which is never an empty one, so that no rename can replace it.
-    files : mapping of str to bytes
-        At least one name and content.
-
-    Returns
-    -------
-    bool
-        Whether this call made it.
+        The name to take.
 
     Raises
     ------
     WriteError
-        If a step failed; there is no such folder, or, if only the last sync of its parent failed, perhaps it is whole.
+        If the folder cannot be made under its temporary name.
     """
-    prepared = _temporary(path)
-    try:
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._prepared = _temporary(path)
         with _writing(path):
-            os.mkdir(prepared)
-        for name, data in files.items():
-            write_file(prepared / name, data)
-        with _writing(path):
+            os.mkdir(self._prepared)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put a file into it, durably. There must be one at least, since a rename can replace an empty folder.
+
+        Raises
+        ------
+        WriteError
+            If a step failed.
+        """
+        write_file(self._prepared / name, data)
+
+    def publish(self) -> bool:
+        """Let it take its name, durably. Of several that try, one succeeds.
+
+        Returns
+        -------
+        bool
+            Whether it did; else there is such a folder.
+
+        Raises
+        ------
+        WriteError
+            If a step failed; there is no such folder, or, if only the last sync of its parent failed, perhaps it is
+            whole.
+        """
+        with _writing(self.path):
             try:
-                os.rename(prepared, path)
+                os.rename(self._prepared, self.path)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-                shutil.rmtree(prepared, ignore_errors=True)
                 return False
-    except BaseException:
-        shutil.rmtree(prepared, ignore_errors=True)
-        raise
-    sync_folder(path.parent)
-    return True
+        sync_folder(self.path.parent)
+        return True
+
+    def __enter__(self) -> "NewFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._prepared, ignore_errors=True)
 
 
 def make_folder(path: Path) -> None:

@@ -402,15 +402,15 @@ def test_the_last_to_replace_the_manifest_leaves_the_newest(tmp_path: Path, monk
 
 def test_the_loser_of_a_commit_may_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = make(tmp_path, [1], commit=False)
-    original = durable.publish_folder
+    original = durable.NewFolder.publish
 
-    def slow(path: Path, content: Any) -> bool:
-        monkeypatch.setattr(dataset, "publish_folder", original)
+    def slow(folder: durable.NewFolder) -> bool:
+        monkeypatch.setattr(durable.NewFolder, "publish", original)
         StreamStorage.open(tmp_path).commit()
         write(storage, 1, [2])
-        return original(path, content)
+        return original(folder)
 
-    monkeypatch.setattr(dataset, "publish_folder", slow)
+    monkeypatch.setattr(durable.NewFolder, "publish", slow)
     with pytest.raises(CommitConflict, match=r"snapshot 1 of .* first; commit again") as caught:
         storage.commit()
     assert caught.value.snapshot == 1
@@ -439,14 +439,14 @@ def race(work: Callable[[Barrier], object], racers: int) -> list[int]:
 
 def test_of_racing_committers_one_wins(tmp_path: Path) -> None:
     storage = make(tmp_path, [0])
-    original = durable.publish_folder
+    original = durable.NewFolder.publish
 
     def commit(barrier: Barrier) -> None:
-        def together(path: Path, content: Any) -> bool:
+        def together(folder: durable.NewFolder) -> bool:
             barrier.wait(60)
-            return original(path, content)
+            return original(folder)
 
-        with mock.patch.object(dataset, "publish_folder", together):
+        with mock.patch.object(durable.NewFolder, "publish", together):
             StreamStorage.open(tmp_path).commit()
 
     for number in range(1, 6):
