@@ -19,6 +19,8 @@ from guideloom.formats.jagged import Jagged
 from guideloom.loader.loader import Loader
 from guideloom.ranges import ByteRanges
 from guideloom.storage.documents import DocumentStorage
+from guideloom.storage.history import list_snapshots
+from guideloom.storage.prune import prune
 from guideloom.storage.stream import StreamStorage
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ __all__ = [
     "__version__",
     "errors",
     "formats",
+    "list_snapshots",
     "open_dataset",
+    "prune",
     "verify",
 ]
 

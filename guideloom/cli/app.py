@@ -10,6 +10,7 @@ import click
 from guideloom import __version__
 from guideloom.cli.build import build
 from guideloom.cli.inspect import inspect
+from guideloom.cli.snapshots import prune, snapshots
 from guideloom.cli.verify import verify
 
 INTERRUPTED = 130
@@ -61,4 +62,6 @@ def guideloom() -> None:
 
 guideloom.add_command(build)
 guideloom.add_command(inspect)
+guideloom.add_command(prune)
+guideloom.add_command(snapshots)
 guideloom.add_command(verify)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from guideloom.cli.text import printable
+from guideloom.cli.text import print_table
 
 _MOST_NUMBERS = 16  # of a field that is not shown as text
 _MOST_LETTERS = 300  # of a document
-_PIPE_WIDTH = 120  # columns, where no terminal says
 
 _EXAMPLE = """\b
 Example:
@@ -77,10 +75,10 @@ def _inspect_documents(name: str, samples: int, *, as_json: bool) -> None:
         ("checksums", "CRC32C of every document"),
     ]
     rows += [(f"metadata: {key}", str(value)) for key, value in found["metadata"].items()]
-    _print_table(name, rows)
+    print_table(name, rows)
     if shown:
         title = f"{len(shown):,} of {found['documents']:,} documents"
-        _print_table(title, [(f"{item['index']:,}", _shortened(item["document"])) for item in shown])
+        print_table(title, [(f"{item['index']:,}", _shortened(item["document"])) for item in shown])
 
 
 def _shortened(document: Any) -> str:
@@ -105,7 +103,7 @@ def _print_facts(dataset: str, facts: dict[str, Any]) -> None:
         ("checksums", f"CRC32C of every {facts['checksums']['block_bytes']:,} bytes"),
     ]
     rows += [(f"metadata: {key}", str(value)) for key, value in facts["metadata"].items()]
-    _print_table(dataset, rows)
+    print_table(dataset, rows)
 
 
 def _print_windows(window: int, total: int, windows: list[dict[str, Any]]) -> None:
@@ -119,24 +117,8 @@ def _print_windows(window: int, total: int, windows: list[dict[str, Any]]) -> No
             cells["tokens"] = repr(shown["text"])
         names = [f"{shown['index']:,}"] + [""] * (len(cells) - 1)
         rows += [(index, name, cell) for index, (name, cell) in zip(names, cells.items(), strict=True)]
-    _print_table(f"{len(windows):,} of {total:,} windows of {window:,} elements", rows)
+    print_table(f"{len(windows):,} of {total:,} windows of {window:,} elements", rows)
 
 
 def _numbers(values: list[Any]) -> str:
     return " ".join(map(str, values[:_MOST_NUMBERS])) + (" …" if len(values) > _MOST_NUMBERS else "")
-
-
-def _print_table(title: str, rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a table of text that may hold anything: neither markup nor control characters take effect."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    table = Table(title=printable(title), box=SIMPLE, show_header=False, title_justify="left", title_style="bold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
-    console.print(table)

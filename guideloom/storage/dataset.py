@@ -3,7 +3,6 @@
 import logging
 import operator
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +14,7 @@ from guideloom.storage.durable import NewFolder, list_folder, make_folder, read_
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, encode_manifest, snapshot_name
 from guideloom.storage.merge import merge_shards, refuse_missing, written_shards
-from guideloom.storage.names import SHARDS_FOLDER
+from guideloom.storage.names import SHARDS_FOLDER, SNAPSHOT
 from guideloom.storage.records import MAX_MANIFEST_BYTES, MAX_SHARD_NUMBER
 from guideloom.storage.writer import ShardWriter
 
@@ -23,8 +22,6 @@ logger = logging.getLogger("guideloom")
 
 ManifestT = TypeVar("ManifestT", bound=Manifest)
 WriterT = TypeVar("WriterT", bound=ShardWriter[Any])
-
-_SNAPSHOT = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
@@ -253,7 +250,7 @@ def _point_to_newest(root: Path, snapshot: int, data: bytes) -> None:
 
 def _newest_snapshot(root: Path) -> int | None:
     names = list_folder(root / SNAPSHOTS_FOLDER)
-    return max((int(name) for name in names if _SNAPSHOT.fullmatch(name)), default=None)
+    return max((int(name) for name in names if SNAPSHOT.fullmatch(name)), default=None)
 
 
 def _snapshot_path(root: Path, snapshot: int) -> Path:

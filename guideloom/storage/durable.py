@@ -12,6 +12,7 @@ Failures?", USENIX ATC 2020.
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from guideloom.errors import ClosedError, ManifestError, MissingFileError, ReadError, WriteError
 
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.ASCII | re.DOTALL)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -39,7 +41,7 @@ class NewFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._temporary = _temporary(path)
+        self._temporary = temporary_path(path)
         self._pid = os.getpid()
         self._descriptor = -1
         with self._final():
@@ -132,7 +134,7 @@ class NewFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._prepared = _temporary(path)
+        self._prepared = temporary_path(path)
         with _writing(path):
             os.mkdir(self._prepared)
 
@@ -266,7 +268,12 @@ def list_folder(path: Path) -> list[str]:
         raise ReadError(f"{path} cannot be listed: {error.strerror}", path=str(path), errno=error.errno) from error
 
 
-def _temporary(path: Path) -> Path:
+def is_temporary(name: str) -> bool:
+    """Whether a name is one that `temporary_path` made."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def temporary_path(path: Path) -> Path:
     """Return a name beside `path` that nobody else has, and that no reader looks for."""
     return path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
 

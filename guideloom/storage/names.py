@@ -11,10 +11,13 @@ MAX_NAME_BYTES = 4096
 MAX_PART_BYTES = 255
 
 SHARDS_FOLDER = "shards"
+CLAIMS_FOLDER = "claims"
 SHARD_SUFFIX = ".json"
 DATA_SUFFIX = ".bin"
 CHECKSUMS_SUFFIX = ".crc32c"
 INDEX_SUFFIX = ".index"
+
+SNAPSHOT = re.compile("0|[1-9][0-9]{0,17}", re.ASCII)  # the folder of one
 
 _MAX_DECODINGS = 3
 _PLAIN_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?"

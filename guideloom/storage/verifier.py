@@ -16,7 +16,7 @@ from guideloom.ranges import ByteRanges
 from guideloom.storage.content import Chunk, Content, DataFile, data_files
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, Shard, snapshot_name
-from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX
+from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX, SNAPSHOT
 from guideloom.storage.pinning import check_fingerprint
 from guideloom.storage.records import MAX_MANIFEST_BYTES
 from guideloom.storage.stream_manifest import StreamManifest
@@ -31,7 +31,7 @@ _BLOCKS_FETCHED = 512
 _BYTES_PER_MOVE = 4 * 1024 * 1024
 _MOST_WORKERS = 16
 
-_SNAPSHOT = re.compile(rf"{SNAPSHOTS_FOLDER}/(0|[1-9][0-9]{{0,17}})/{re.escape(MANIFEST_NAME)}", re.ASCII)
+_SNAPSHOT = re.compile(rf"{SNAPSHOTS_FOLDER}/({SNAPSHOT.pattern})/{re.escape(MANIFEST_NAME)}", re.ASCII)
 
 
 class Verifier:
