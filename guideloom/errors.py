@@ -15,6 +15,7 @@
     ├── DecodeError (ValueError)            a document that its encoding cannot decode
     ├── WriteError (OSError)                a shard that could not be written; it is not published
     ├── ShardError (ValueError)             shards that cannot be committed together
+    │   └── ShardClaimedError               a shard that another task, which is alive, is writing
     ├── CommitConflict (RuntimeError)       another commit came first
     ├── StateError (ValueError)             a loader state that cannot be read
     │   └── StateMismatchError              a loader state of another dataset, order or window
@@ -131,6 +132,10 @@ class WriteError(_SystemError):
 
 class ShardError(GuideLoomError, ValueError):
     """Shards cannot be committed together. Details: ``shards``."""
+
+
+class ShardClaimedError(ShardError):
+    """Another task is writing the shard, and is alive. Details: ``shards``, ``task``, ``host``, ``pid``."""
 
 
 class CommitConflict(GuideLoomError, RuntimeError):  # noqa: N818 - an outcome to act on, named as databases do

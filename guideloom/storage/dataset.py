@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, cast
 
 from guideloom._typing import PathLike
 from guideloom.errors import CommitConflict, ManifestError, MissingFileError, ShardError
+from guideloom.storage.claims import take_claim
 from guideloom.storage.durable import NewFolder, list_folder, make_folder, read_file, write_file
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, encode_manifest, snapshot_name
@@ -89,7 +90,7 @@ class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
         """Number of the snapshot in `manifest`; 0 before the first commit."""
         return self.manifest.snapshot
 
-    def writer(self, shard: SupportsIndex) -> WriterT:
+    def writer(self, shard: SupportsIndex, *, task: str | None = None) -> WriterT:
         """Return a writer for one shard.
 
         Shards are shared out by plan: whoever writes shard 3 alone does. If several write it all the same, as a job
@@ -99,11 +100,17 @@ class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
         ----------
         shard : int
             Its number, from 0; the shards make up the dataset in the order of their numbers.
+        task : str, optional
+            Name of the work, such as ``"job-17/3"``, the same for each attempt at it. It claims the shard while the
+            writer is open: another task hears of it at once. Another attempt at the same task takes the claim over, and
+            so does any task from an owner that is gone. Claims are advice; nothing depends on them.
 
         Raises
         ------
         ShardError
             If the shard is committed.
+        ShardClaimedError
+            If another task that is alive has claimed the shard.
         ValueError or TypeError
             If `shard` is no number of a shard.
         WriteError
@@ -118,7 +125,15 @@ class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
                 shards=[number],
             )
         make_folder(self.path / SHARDS_FOLDER)
-        return self._writer(number)
+        claim = None if task is None else take_claim(self.path, number, task)
+        try:
+            writer = self._writer(number)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
+        writer.hold(claim)
+        return writer
 
     def missing(self, shards: Iterable[SupportsIndex]) -> list[int]:
         """Return those of the `shards` that are neither committed nor written: what is left to do.

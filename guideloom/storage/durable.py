@@ -97,7 +97,7 @@ class NewFile:
         try:
             if self._pid != os.getpid():
                 raise ClosedError(f"{self.path} is written by the parent of this process; make a writer here")
-            with _writing(self.path):
+            with writing(self.path):
                 yield
         except BaseException:
             self._discard()
@@ -135,7 +135,7 @@ class NewFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._prepared = temporary_path(path)
-        with _writing(path):
+        with writing(path):
             os.mkdir(self._prepared)
 
     def write(self, name: str, data: bytes) -> None:
@@ -162,7 +162,7 @@ class NewFolder:
             If a step failed; there is no such folder, or, if only the last sync of its parent failed, perhaps it is
             whole.
         """
-        with _writing(self.path):
+        with writing(self.path):
             try:
                 os.rename(self._prepared, self.path)
             except OSError as error:
@@ -191,7 +191,7 @@ def make_folder(path: Path) -> None:
         return
     if path != path.parent:
         make_folder(path.parent)
-    with _writing(path):
+    with writing(path):
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -208,7 +208,7 @@ def sync_folder(path: Path) -> None:
     WriteError
         If the sync failed; this is final.
     """
-    with _writing(path):
+    with writing(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -279,7 +279,8 @@ def temporary_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Raise `WriteError`, which names `path`, for an error of the system."""
     try:
         yield
     except WriteError:

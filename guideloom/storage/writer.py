@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from guideloom.errors import ClosedError, WriteError
+from guideloom.storage.claims import Claim
 from guideloom.storage.durable import remove, sync_folder, write_file
 from guideloom.storage.names import SHARD_SUFFIX, SHARDS_FOLDER
 
@@ -59,10 +60,12 @@ class ShardWriter(ABC, Generic[FileT]):
         self._folder = root / SHARDS_FOLDER
         self._number = number
         self._rows = 0
+        self._pid = os.getpid()
         self._state = _OPEN
         self._reason = ""  # of a failure
         self._files: list[FileT] = []
-        self._lost = weakref.finalize(self, _abandon, self._files, number, os.getpid())
+        self._claims: list[Claim] = []  # the one that is held, if any
+        self._lost = weakref.finalize(self, _abandon, self._files, self._claims, number, os.getpid())
         try:
             for make in make_files:
                 self._files.append(make())
@@ -78,6 +81,10 @@ class ShardWriter(ABC, Generic[FileT]):
     def shard(self) -> int:
         """Number of the shard."""
         return self._number
+
+    def hold(self, claim: Claim | None) -> None:
+        """Keep a claim to the shard as long as the writer is open."""
+        self._claims += [] if claim is None else [claim]
 
     def close(self) -> None:
         """Publish the shard, durably. Closing again does nothing.
@@ -98,6 +105,7 @@ class ShardWriter(ABC, Generic[FileT]):
             self._state = _PUBLISHED
             self._lost.detach()
             self._files.clear()
+            _release(self._claims)
         except BaseException as error:
             if os.path.lexists(manifest):  # a commit may have seen it and count on the data, so these stay
                 remove(manifest)
@@ -139,6 +147,8 @@ class ShardWriter(ABC, Generic[FileT]):
         write_file(path, manifest)
 
     def _check_open(self) -> None:
+        if self._claims:
+            self._claims[0].refresh()
         if self._state != _OPEN:
             raise ClosedError(
                 f"the writer of shard {self._number} is {self._state}{self._reason}; make another with "
@@ -158,14 +168,22 @@ class ShardWriter(ABC, Generic[FileT]):
         for file in self._files:
             file.remove()
         self._files.clear()
+        if self._pid == os.getpid():
+            _release(self._claims)
 
 
-def _abandon(files: Sequence[ShardFile], number: int, pid: int) -> None:
+def _release(claims: list[Claim]) -> None:
+    while claims:
+        claims.pop().release()
+
+
+def _abandon(files: Sequence[ShardFile], claims: list[Claim], number: int, pid: int) -> None:
     """Clean up after a writer that was neither closed nor aborted; in a child of its process it is only a copy."""
     if pid != os.getpid():
         return
     for file in files:
         file.remove()
+    _release(claims)
     _logger.warning(
         "shard %d was not closed, and is not published: use `with storage.writer(...)`, or close it", number
     )
