@@ -97,7 +97,7 @@ class Build:
                     advance(sum(segment.stop - segment.start for segment in self.corpus.shards[shard]))
             storage.commit(shards=shards)
             if self.tokenizer.file is not None:
-                write_file(folder / TOKENIZER_FILE, self.tokenizer.file)
+                write_file(folder / TOKENIZER_FILE, self.tokenizer.file, replace=True)
         return storage.manifest
 
     def _storage(self, folder: Path, num_documents: int) -> StreamStorage:
@@ -163,7 +163,7 @@ def _building_folder(out: Path, plan: bytes) -> Iterator[Path]:
         shutil.rmtree(folder)
     try:
         make_folder(folder)
-        write_file(plan_file, plan)
+        write_file(plan_file, plan, replace=True)
         yield folder
         plan_file.unlink()
         os.rename(folder, out)

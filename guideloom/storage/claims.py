@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from guideloom.errors import GuideLoomError, ShardClaimedError
-from guideloom.storage.durable import read_file, temporary_path, writing
+from guideloom.storage.durable import NEW_FILE, read_file, rename_new, temporary_path, writing
 from guideloom.storage.names import CLAIMS_FOLDER
 
 # An owner on another host is alive if it has touched its claim within the lease; a writer does so between appends.
@@ -111,7 +111,7 @@ def take_claim(root: Path, number: int, task: str) -> Claim:
     try:
         with writing(path):
             os.makedirs(prepared)
-            descriptor = os.open(prepared / _OWNER_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(prepared / _OWNER_FILE, NEW_FILE, 0o666)
             with open(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(owner))
             now = os.stat(prepared / _OWNER_FILE).st_mtime  # by the clock of the file system, which dates claims
@@ -135,7 +135,7 @@ def take_claim(root: Path, number: int, task: str) -> Claim:
 def _rename_new(prepared: Path, path: Path) -> bool:
     """Rename a folder unless its new name is taken; of several that try, one succeeds."""
     try:
-        os.rename(prepared, path)  # onto a folder that is not empty it fails
+        rename_new(prepared, path)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise

@@ -255,7 +255,7 @@ def _point_to_newest(root: Path, snapshot: int, data: bytes) -> None:
     Whoever replaces it looks for a newer snapshot afterwards, so that the last to replace it leaves the newest.
     """
     while True:
-        write_file(root / MANIFEST_NAME, data)
+        write_file(root / MANIFEST_NAME, data, replace=True)
         newest = _newest_snapshot(root)
         if newest is None or newest <= snapshot:
             return

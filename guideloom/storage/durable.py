@@ -19,10 +19,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from guideloom._speedups.renaming import rename_new as _speedups_rename_new
 from guideloom.errors import ClosedError, ManifestError, MissingFileError, ReadError, WriteError
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.ASCII | re.DOTALL)
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_SUCH_RENAME = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EISDIR}
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NewFile:
@@ -43,9 +46,10 @@ class NewFile:
         self.path = path
         self._temporary = temporary_path(path)
         self._pid = os.getpid()
+        self._has_name = False
         self._descriptor = -1
         with self._final():
-            self._descriptor = os.open(self._temporary, _NEW, 0o666)
+            self._descriptor = os.open(self._temporary, NEW_FILE, 0o666)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes.
@@ -62,8 +66,13 @@ class NewFile:
             while len(view):
                 view = view[os.write(self._descriptor, view) :]
 
-    def publish(self) -> None:
+    def publish(self, *, replace: bool = False) -> None:
         """Sync the file, close it, and let it take its name. The name is durable once its folder is synced.
+
+        Parameters
+        ----------
+        replace : bool, default False
+            Whether something else may have the name, which it then loses; else that is an error.
 
         Raises
         ------
@@ -76,12 +85,17 @@ class NewFile:
             os.fsync(self._descriptor)
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
-            os.rename(self._temporary, self.path)
+            self._has_name = True  # as far as an interrupt can tell
+            try:
+                (os.rename if replace else rename_new)(self._temporary, self.path)
+            except FileExistsError:
+                self._has_name = False
+                raise
 
     def remove(self) -> None:
         """Remove the file, under whichever name it has. In a child of the process that made it, only close it."""
         self._discard()
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and self._has_name:
             remove(self.path)
 
     def _discard(self) -> None:
@@ -104,8 +118,17 @@ class NewFile:
             raise
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Make `path` a file of `data`, durably, in place of what it named before.
+def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
+    """Make `path` a file of `data`, durably.
+
+    Parameters
+    ----------
+    path : Path
+        Its name.
+    data : bytes
+        Its content.
+    replace : bool, default False
+        Whether it takes the place of what `path` named before; else that is an error.
 
     Raises
     ------
@@ -114,7 +137,7 @@ def write_file(path: Path, data: bytes) -> None:
     """
     file = NewFile(path)
     file.write(data)
-    file.publish()
+    file.publish(replace=replace)
     sync_folder(path.parent)
 
 
@@ -164,7 +187,7 @@ class NewFolder:
         """
         with writing(self.path):
             try:
-                os.rename(self._prepared, self.path)
+                rename_new(self._prepared, self.path)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
@@ -214,6 +237,32 @@ def sync_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def rename_new(old: Path, new: Path) -> None:
+    """Rename a file or folder within its folder, unless something has the new name.
+
+    Where the kernel or the file system lacks such a rename, a file gets its new name as a link, which replaces nothing
+    either, and loses the old one. Where there are no links, and for folders, a plain rename is left: new names of files
+    hold 128 random bits, and onto a folder that is not empty a folder cannot be renamed.
+
+    Raises
+    ------
+    OSError
+        If the name is taken, or the system refused.
+    """
+    try:
+        return _speedups_rename_new(os.fsencode(old), os.fsencode(new))
+    except OSError as error:
+        if error.errno not in _NO_SUCH_RENAME:
+            raise
+    try:
+        os.link(old, new, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return os.rename(old, new)
+    return os.unlink(old)
 
 
 def remove(path: Path) -> None:

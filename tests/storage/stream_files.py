@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 
 from guideloom._typing import AnyArray
+from guideloom.storage import durable
 from guideloom.storage.checksums import BlockChecksums
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.stream_manifest import StreamManifest
@@ -88,6 +89,7 @@ def intercepted(act: Callable[[int, str, Callable[[], Any]], Any]) -> Iterator[N
     with contextlib.ExitStack() as stack:
         for name in CALLS:
             stack.enter_context(mock.patch.object(os, name, stand_in(name, getattr(os, name))))
+        stack.enter_context(mock.patch.object(durable, "rename_new", stand_in("rename", durable.rename_new)))
         yield
 
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from guideloom.storage import durable
 from guideloom.storage.stream import StreamStorage
 from tests.storage.stream_files import read_manifest, read_shards
 
@@ -84,11 +85,13 @@ class Disk:
     def run(self, work: Callable[[], object]) -> None:
         with contextlib.ExitStack() as stack:
             for name in self._EFFECTS:
-                stack.enter_context(mock.patch.object(os, name, self._watched(name)))
+                stack.enter_context(mock.patch.object(os, name, self._watched(name, getattr(os, name))))
+            rename_new = self._watched("rename", durable.rename_new)
+            stack.enter_context(mock.patch.object(durable, "rename_new", rename_new))
             work()
 
-    def _watched(self, name: str) -> Callable[..., Any]:
-        original, effect = getattr(os, name), self._EFFECTS[name]
+    def _watched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        effect = self._EFFECTS[name]
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = None if name == "fsync" else original(*args, **kwargs)

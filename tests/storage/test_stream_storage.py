@@ -387,12 +387,12 @@ def test_the_last_to_replace_the_manifest_leaves_the_newest(tmp_path: Path, monk
     storage = make(tmp_path, [1], commit=False)
     original, overtaken = durable.write_file, []
 
-    def slow(path: Path, data: bytes) -> None:
+    def slow(path: Path, data: bytes, *, replace: bool) -> None:
         monkeypatch.setattr(dataset, "write_file", original)
         other = StreamStorage.open(tmp_path)
         write(other, 1, [2])
         overtaken.append(other.commit())
-        original(path, data)
+        original(path, data, replace=replace)
 
     monkeypatch.setattr(dataset, "write_file", slow)
     assert storage.commit() == 1
