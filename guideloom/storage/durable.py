@@ -51,6 +51,11 @@ class NewFile:
         with self._final():
             self._descriptor = os.open(self._temporary, NEW_FILE, 0o666)
 
+    def check_process(self) -> None:
+        """Raise `ClosedError` in a child of the process that made it."""
+        if self._pid != os.getpid():
+            raise ClosedError(f"{self.path} is written by the parent of this process; make a writer here")
+
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes.
 
@@ -109,8 +114,7 @@ class NewFile:
     @contextlib.contextmanager
     def _final(self) -> Iterator[None]:
         try:
-            if self._pid != os.getpid():
-                raise ClosedError(f"{self.path} is written by the parent of this process; make a writer here")
+            self.check_process()
             with writing(self.path):
                 yield
         except BaseException:

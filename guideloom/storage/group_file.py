@@ -1,6 +1,5 @@
 """The file of one column group of one shard, as it grows: its rows, their hash and the checksums of its blocks."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from guideloom._typing import AnyArray
 from guideloom.formats.schema import Schema
 from guideloom.storage.checksums import BlockChecksums
 from guideloom.storage.durable import NewFile
+from guideloom.storage.hashing import BackgroundHash
 from guideloom.storage.names import CHECKSUMS_SUFFIX, DATA_SUFFIX, SHARDS_FOLDER, new_stem, seed_of
 from guideloom.storage.records import FileEntry
 
@@ -17,7 +17,7 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 class GroupFile:
-    """Rows of one column group, gathered and written a mebibyte at a time.
+    """Rows of one column group, gathered and written a mebibyte at a time, and hashed beside that.
 
     Parameters
     ----------
@@ -42,13 +42,11 @@ class GroupFile:
         self._group = group
         self._folder = root / SHARDS_FOLDER
         self._seed = seed_of(self.stem)
-        self._sha256 = hashlib.sha256()
+        self._sha256 = BackgroundHash()
         self._checksums = BlockChecksums(file_seed=self._seed)
-        # Rows are stored field by field, so that padding keeps the zeros of this buffer whatever the caller's holds.
-        self._buffer = np.zeros(max(1, _BUFFER_BYTES // group.row_bytes), group.dtype)
-        self._bytes = self._buffer.view(np.uint8).data
-        self._columns: list[AnyArray] = [self._buffer[field.name] for field in group.fields]
+        self._spare: AnyArray | None = None
         self._filled = 0
+        self._fill(self._new_buffer())
         self._side: NewFile | None = None
         self._data = NewFile(self._folder / (self.stem + DATA_SUFFIX))
 
@@ -69,6 +67,17 @@ class GroupFile:
             num_rows -= room
             room = len(self._buffer)
         self._store(columns, num_rows)
+
+    def append_same(self, rows: AnyArray) -> None:
+        """Append rows of the one field's dtype, or of all fields'; at the cost of little more than the copy."""
+        end = self._filled + len(rows)
+        if end <= len(self._buffer):
+            self._target[self._filled : end] = rows
+            self._filled = end
+            self.rows += len(rows)
+        else:
+            names = rows.dtype.names
+            self.append([rows] if names is None else [rows[name] for name in names])
 
     def publish(self) -> FileEntry:
         """Give the file and its side file their names, durably once their folder is synced.
@@ -94,6 +103,7 @@ class GroupFile:
 
     def remove(self) -> None:
         """Remove what was written, whether it took its name or not. No shard manifest may name it."""
+        self._sha256.close()
         self._data.remove()
         if self._side is not None:
             self._side.remove()
@@ -107,7 +117,21 @@ class GroupFile:
 
     def _flush(self) -> None:
         view = self._bytes[: self._filled * self._group.row_bytes]
-        self._sha256.update(view)
+        self._data.check_process()  # in a child the thread that hashes is not there
+        self._sha256.update(view)  # which is done with the spare buffer, then
         self._checksums.update(view)
         self._data.write(view)
+        full = self._buffer
+        self._fill(self._new_buffer() if self._spare is None else self._spare)
+        self._spare = full
+
+    def _new_buffer(self) -> AnyArray:
+        # Rows are stored field by field, so that padding keeps these zeros whatever the caller's holds.
+        return np.zeros(max(1, _BUFFER_BYTES // self._group.row_bytes), self._group.dtype)
+
+    def _fill(self, buffer: AnyArray) -> None:
+        self._buffer = buffer
+        self._bytes = buffer.view(np.uint8).data
+        self._columns: list[AnyArray] = [buffer[field.name] for field in self._group.fields]
+        self._target: AnyArray = buffer if len(self._columns) > 1 else self._columns[0]
         self._filled = 0

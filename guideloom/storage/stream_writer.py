@@ -4,6 +4,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from guideloom.formats.rows import check_rows
 from guideloom.formats.schema import Schema
 from guideloom.storage.group_file import GroupFile
@@ -41,6 +43,7 @@ class StreamShardWriter(ShardWriter[GroupFile]):
         self._schema = schema
         self._groups = groups
         self._positions = [[schema.names.index(name) for name in group.names] for group in groups]
+        self._same_dtype, self._same_ndim = _same(schema) if len(groups) == 1 else (None, 0)
         super().__init__(root, number, [functools.partial(GroupFile, root, number, group) for group in groups])
 
     @property
@@ -71,6 +74,14 @@ class StreamShardWriter(ShardWriter[GroupFile]):
             If the writer is closed, aborted or failed, or belongs to the parent of this process.
         """
         self._check_open()
+        if type(rows) is np.ndarray and rows.dtype is self._same_dtype and rows.ndim == self._same_ndim:
+            try:
+                self._files[0].append_same(rows)
+            except BaseException as error:
+                self._fail(error)
+                raise
+            self._rows += len(rows)
+            return
         columns = check_rows(self._schema, rows)
         try:
             for file, positions in zip(self._files, self._positions, strict=True):
@@ -83,3 +94,11 @@ class StreamShardWriter(ShardWriter[GroupFile]):
     def _publish_files(self) -> bytes:
         entries = tuple(file.publish() for file in self._files)
         return encode_shard(self._schema, self._groups, ShardEntry(self._number, self._rows, entries))
+
+
+def _same(schema: Schema) -> tuple[np.dtype[Any] | None, int]:
+    """Return dtype and number of dimensions of arrays that are rows as they are, without a look at their values."""
+    (field, *others) = schema.fields
+    if not others and not field.shape and not schema.has_padding:
+        return field.dtype, 1
+    return None, 0

@@ -158,9 +158,8 @@ def test_nothing_committed_is_opened_for_writing_or_replaced(calls: tuple[list[S
 
 def _snapshot(number: int) -> list[str]:
     manifest = f"snapshots/{number}/guideloom.json"
-    return [f"sync {manifest}", f"name {manifest}", f"sync snapshots/{number}", f"name snapshots/{number}"] + [
-        "sync snapshots"
-    ]
+    folder = f"snapshots/{number}"
+    return [f"sync {manifest}", f"name {manifest}", f"sync {folder}", f"name {folder}", "sync snapshots"]
 
 
 def _events(call: SystemCall) -> Iterator[str]:

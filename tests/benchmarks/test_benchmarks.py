@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import guideloom as gl
-from benchmarks import data, document_data, documents, page_cache, stream
+from benchmarks import data, document_data, documents, page_cache, stream, writers, writing
 from benchmarks.clock import Clock, Timing
 from benchmarks.contenders import BATCH_SIZE, CONTENDERS, Workload, read_windows
 from benchmarks.measure import Benchmark, Contender, Goal, Outcome, Report, run_rounds, select
@@ -349,3 +349,30 @@ def _skip_in_memory(path: Path) -> None:
     _, kind = max((len(point), kind) for point, kind in mounts if path.is_relative_to(point))
     if kind in ("tmpfs", "ramfs"):
         pytest.skip(f"files on {kind} cannot leave the page cache")
+
+
+class TestWriting:
+    def test_it_runs(self, tmp_path: Path) -> None:
+        reports = writing.main(["--quick", "--json", str(tmp_path / "figures.json")])
+        assert len(reports) == 3
+        assert all(
+            value > 0
+            for report in reports
+            for outcome in report.outcomes.values()
+            for value in outcome.runs[0]["values"]
+        )
+        assert len(json.loads((tmp_path / "figures.json").read_text())["benchmarks"]) == 3
+
+    @pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--only", "nobody"]])
+    def test_wrong_arguments(self, arguments: list[str]) -> None:
+        with pytest.raises(SystemExit):
+            writing.main([*arguments, "--quick"])
+
+    def test_only_the_data_is_synced_where_that_is_meant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced: list[str] = []
+        monkeypatch.setattr(
+            writers, "_fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        )
+        writers.shard_speed("data alone", shard_bytes=1000, num_shards=2)
+        assert len(synced) == 2
+        assert all(".bin." in name for name in synced)
