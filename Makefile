@@ -34,7 +34,7 @@ check: build  ## All that CI runs: lint, types, docs, the tests twice over
 		[ $$stage = test ] || echo "== $$stage: $$(($$(date +%s) - start)) s"; \
 	done
 
-prove: build  ## The full proofs of every promise, before a release: long
+prove: build  ## The full proofs of every promise, before a release: long; the power cuts need root and .[prove]
 	@GUIDELOOM_PROVE=1 $(BIN)/python -m pytest -q -o timeout=7200 -o faulthandler_timeout=7000
 
 build: build/built  ## The Cython modules, in place

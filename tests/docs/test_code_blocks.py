@@ -62,7 +62,7 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if script:
             Path(script[1]).write_text(block.code)
             for _ in range(2 if script[1] == "train.py" else 1):  # which resumes the second time
-                runpy.run_path(script[1], run_name="__main__")
+                runpy.run_path(str(tmp_path / script[1]), run_name="__main__")  # whole, for processes it starts
         else:
             code = "\n" * block.line + block.code  # so that a traceback names the page's own line
             exec(compile(code, str(page), "exec"), namespace)
