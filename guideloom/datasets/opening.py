@@ -80,11 +80,11 @@ def open_dataset(
     snapshot : int, optional
         An earlier snapshot; the newest by default.
     expect : str, optional
-        The fingerprint that the dataset must have: ``"sha256:…"``, as `StreamDataset.fingerprint` gives it. It covers
-        what the data mean and the SHA-256 of every shard, in order, so one string pins all of them; it does not cover metadata,
-        file names, or the number of the snapshot. Opening compares the fingerprint alone. That the bytes are those of
-        these hashes is what `verify` proves; until then a read finds damage, but not a shard that was exchanged
-        together with its checksums.
+        The fingerprint that the dataset must have: ``"sha256:…"``, as the dataset gives it. It covers what the data
+        mean and the SHA-256 of every shard, in order, so one string pins all of them; it does not cover metadata, file
+        names, or the number of the snapshot. Opening compares the fingerprint alone. That the bytes are those of these
+        hashes is what `verify` proves; until then a read finds damage, but not a shard that was exchanged together with
+        its checksums.
 
     Returns
     -------
