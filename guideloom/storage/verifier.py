@@ -14,6 +14,8 @@ from guideloom.backends.base import HasSizes, ReadBackend, ReadsHere
 from guideloom.errors import BackendError, GuideLoomError, MissingFileError, RangesError, ShortReadError
 from guideloom.ranges import ByteRanges
 from guideloom.storage.content import Chunk, Content, DataFile, data_files
+from guideloom.storage.document_content import DocumentFileContent
+from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, Shard, snapshot_name
 from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX, SNAPSHOT
@@ -30,6 +32,7 @@ _BLOCKS_HERE = 64
 _BLOCKS_FETCHED = 512
 _BYTES_PER_MOVE = 4 * 1024 * 1024
 _MOST_WORKERS = 16
+_PIECE_BYTES = 2 * 1024 * 1024  # of documents
 
 _SNAPSHOT = re.compile(rf"{SNAPSHOTS_FOLDER}/({SNAPSHOT.pattern})/{re.escape(MANIFEST_NAME)}", re.ASCII)
 
@@ -100,7 +103,9 @@ class Verifier:
             for shard in manifest.shards
             for file in manifest.files_of(shard)
         }
-        await self._check(sizes, data_files(m for m in manifests.values() if isinstance(m, StreamManifest)))
+        streams = data_files(each for each in manifests.values() if isinstance(each, StreamManifest))
+        documents = _document_files(each for each in manifests.values() if isinstance(each, DocumentManifest))
+        await self._check(sizes, streams, documents)
         known = {MANIFEST_NAME, *manifests, *(path for path, _ in sizes)}
         extra = set(names) - known - await self._check_shard_manifests(manifests.values(), names)
         return Verification(
@@ -166,11 +171,17 @@ class Verifier:
                 self._report(Damage(path, str(error).removeprefix(f"{path}: "), shard.number))
         return present
 
-    async def _check(self, sizes: Mapping[tuple[str, int], int], files: Sequence[DataFile]) -> None:
-        """Check the size of each file, which comes with its shard, and the content of some."""
-        files = files if self._mode == "full" else []
-        total = sum(file.num_bytes for file in files) if self._mode == "full" else len(sizes)
-        coming_sizes, coming_files = iter(sizes.items()), iter(files)
+    async def _check(
+        self,
+        sizes: Mapping[tuple[str, int], int],
+        files: Sequence[DataFile],
+        documents: Sequence[tuple[DocumentFileContent, int]],
+    ) -> None:
+        """Check the size of each file, which comes with its shard, and then the content."""
+        total = sum(file.num_bytes for file in files) + sum(content.file.bytes for content, _ in documents)
+        if self._mode == "quick":
+            files, documents, total = [], [], len(sizes)
+        coming_sizes, coming_files, coming_documents = iter(sizes.items()), iter(files), iter(documents)
         cpus = os.cpu_count() or 1
         threads = ThreadPoolExecutor(cpus, "guideloom-verify")
         here = isinstance(self._backend, ReadsHere)
@@ -190,6 +201,8 @@ class Verifier:
                 await (self._scan_here if here else self._fetch)(file, content, chunk, threads, advance)
                 for damage in content.finish():
                     self._report(damage)
+            for document_file, piece_bytes in coming_documents:
+                await self._fetch_documents(document_file, piece_bytes, threads, advance)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -238,6 +251,25 @@ class Verifier:
             self._num_bytes += chunk.data.nbytes
             advance(chunk.data.nbytes)
 
+    async def _fetch_documents(
+        self, content: DocumentFileContent, piece_bytes: int, threads: ThreadPoolExecutor, advance: Advance
+    ) -> None:
+        """Read a file of documents through the backend, and hash it on a thread."""
+        loop, file = asyncio.get_running_loop(), content.file
+        buffer = bytearray(min(piece_bytes, file.bytes))
+        for offset in range(0, file.bytes, piece_bytes):
+            piece = memoryview(buffer)[: min(piece_bytes, file.bytes - offset)]
+            failures = await self._read(ByteRanges.of([(file.file, offset, len(piece))]), [piece])
+            if failures:
+                if not isinstance(failures[0], (MissingFileError, ShortReadError)):  # which the size told
+                    self._report(Damage(file.file, str(failures[0]), None, offset, len(piece)))
+                return
+            await loop.run_in_executor(threads, content.add, piece)
+            self._num_bytes += len(piece)
+            advance(len(piece))
+        for damage in content.finish():
+            self._report(damage)
+
     async def _scan_here(
         self, file: DataFile, content: Content, chunk: Chunk, threads: ThreadPoolExecutor, advance: Advance
     ) -> None:
@@ -273,3 +305,16 @@ class Verifier:
             failures: Mapping[int, Exception] = error.failures
             return failures
         return {}
+
+
+def _document_files(manifests: Iterable[DocumentManifest]) -> list[tuple[DocumentFileContent, int]]:
+    """Return the files of documents, each once, with the bytes to read at a time: whole rows of an index."""
+    found: dict[str, tuple[DocumentFileContent, int]] = {}
+    for manifest in manifests:
+        row_bytes = manifest.index_dtype.itemsize
+        for shard in manifest.shards:
+            data, index = shard.data, shard.index
+            found[data.file] = (DocumentFileContent(data, shard.number, 0), _PIECE_BYTES)
+            rows = max(1, _PIECE_BYTES // row_bytes)
+            found[index.file] = (DocumentFileContent(index, shard.number, row_bytes), rows * row_bytes)
+    return list(found.values())

@@ -304,6 +304,39 @@ def test_unreadable_bytes_are_damage(corpus: Path, here: bool) -> None:
     assert damage.reason == "Input/output error"
 
 
+def test_documents_too(tmp_path: Path) -> None:
+    """Each bit of their files, and each length; a row of the index by its place."""
+    storage = gl.DocumentStorage.create(tmp_path / "chats", encoding=gl.formats.JSON())
+    for number in range(2):
+        with storage.writer(number) as shard:
+            for document in range(20):
+                shard.append({"messages": ["hello"] * document})
+    storage.commit()
+    root = storage.path
+    assert gl.verify(root).ok
+    generator = random.Random(1)
+    for path in paths(root / "shards"):
+        data, name = path.read_bytes(), str(path.relative_to(root))
+        for place in range(len(data)) if ALL else generator.sample(range(len(data)), 30):
+            changed = bytearray(data)
+            changed[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(changed)
+            found = gl.verify(root)
+            assert names(found) == {name}
+            if name.endswith(".index"):
+                (damage,) = found.damages
+                assert damage.offset is not None
+                assert damage.length is not None
+                assert damage.offset <= place < damage.offset + damage.length
+        for changed_length in (data[:-1], data + b"\0"):
+            path.write_bytes(changed_length)
+            assert path.suffix == ".json" or gl.verify(root, mode="quick").num_damages == 1
+        path.unlink()
+        assert path.suffix == ".json" or names(gl.verify(root)) == {name}
+        path.write_bytes(data)
+    assert gl.verify(root).ok
+
+
 def in_process(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
