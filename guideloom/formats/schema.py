@@ -69,7 +69,7 @@ class Field:
     offset: int
 
     def __post_init__(self) -> None:
-        _check_field_name(self.name)
+        check_field_name(self.name)
         if self.dtype.str not in _STORED_DTYPES:
             raise TypeError(
                 f"field {self.name!r} has dtype {self.dtype}, which a stream cannot store; use bool, int8 to int64, "
@@ -263,7 +263,8 @@ def _row_dtype(fields: tuple[Field, ...], row_bytes: int) -> np.dtype[Any]:
     )
 
 
-def _check_field_name(name: str) -> None:
+def check_field_name(name: str) -> None:
+    """Raise `ValueError` unless a field can have this name."""
     if not name:
         raise ValueError("a field has no name")
     if any(unicodedata.category(letter) in {"Cc", "Cs"} for letter in name):

@@ -4,7 +4,7 @@ import logging
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, SupportsIndex, TypeVar, cast
 
@@ -184,28 +184,39 @@ class DatasetStorage(ABC, Generic[ManifestT, WriterT]):
         """
         base = self.manifest = self._newest(self.path)
         planned = set(map(_shard_number, shards))
-        make_folder(self.path / SNAPSHOTS_FOLDER)
-        # The folder is there before the shards are looked at: a `prune` that finds it spares what it might hold.
-        with NewFolder(_snapshot_path(self.path, base.snapshot + 1).parent) as folder:
+
+        def make() -> ManifestT | None:
             merged = merge_shards(self.path, base)
             left = sorted(planned.difference(entry.number for entry in merged))
             refuse_missing(left, count=len(left))
-            if base.snapshot > 0 and len(merged) == len(base.shards):
-                return base.snapshot
-            manifest = base.with_shards(merged)
+            is_new = base.snapshot == 0 or len(merged) != len(base.shards)
+            return base.with_shards(merged) if is_new else None
+
+        if self._publish(base.snapshot + 1, make) and not self.manifest.shards:
+            logger.warning("%s was committed without shards: has every writer been closed?", self.path)
+        return self.manifest.snapshot
+
+    def _publish(self, snapshot: int, make: Callable[[], ManifestT | None]) -> bool:
+        """Publish a snapshot, unless `make` says that there is nothing to; return whether it was published.
+
+        Its folder is there before `make` looks at any file: a `prune` that finds it spares what it might hold.
+        """
+        make_folder(self.path / SNAPSHOTS_FOLDER)
+        with NewFolder(_snapshot_path(self.path, snapshot).parent) as folder:
+            manifest = make()
+            if manifest is None:
+                return False
             data = encode_manifest(manifest)
             folder.write(MANIFEST_NAME, data)
             if not folder.publish():
                 raise CommitConflict(
-                    f"another commit published snapshot {manifest.snapshot} of {self.path} first; commit again to add "
-                    "what it left out",
-                    snapshot=manifest.snapshot,
+                    f"another commit published snapshot {snapshot} of {self.path} first; commit again to add what it "
+                    "left out",
+                    snapshot=snapshot,
                 )
-        _point_to_newest(self.path, manifest.snapshot, data)
+        _point_to_newest(self.path, snapshot, data)
         self.manifest = manifest
-        if not merged:
-            logger.warning("%s was committed without shards: has every writer been closed?", self.path)
-        return manifest.snapshot
+        return True
 
     def _refresh(self) -> None:
         if _newest_snapshot(self.path) != self.snapshot:

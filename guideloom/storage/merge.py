@@ -82,11 +82,12 @@ def _read_shard(root: Path, name: str, manifest: Manifest) -> Shard:
     shard: Shard
     shard, files = manifest.read_shard(read_file(path, max_bytes=_MAX_SHARD_MANIFEST_BYTES), path=str(path))
     for file, num_bytes in files:
-        _check_size(root / file, num_bytes, shard.number)
+        check_size(root / file, num_bytes, shard.number)
     return shard
 
 
-def _check_size(path: Path, num_bytes: int, number: int) -> None:
+def check_size(path: Path, num_bytes: int, number: int) -> None:
+    """Raise `ShardError` unless a file of a shard is there, regular, and of its size."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:

@@ -16,6 +16,9 @@ SHARD_SUFFIX = ".json"
 DATA_SUFFIX = ".bin"
 CHECKSUMS_SUFFIX = ".crc32c"
 INDEX_SUFFIX = ".index"
+SPANS_SUFFIX = ".spans"
+PAYLOADS_SUFFIX = ".payloads"
+LAYER_SUFFIX = ".layer.json"
 
 SNAPSHOT = re.compile("0|[1-9][0-9]{0,17}", re.ASCII)  # the folder of one
 

@@ -50,7 +50,48 @@ class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
     checksum_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
-class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class LayerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The files of one annotation layer of one shard: rows and index of its spans, and their payloads.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file of rows and index, relative to the dataset.
+    spans : int
+        Spans in the shard.
+    block_elements : int
+        Elements from one entry of the index to the next, a power of two.
+    sha256 : str
+        SHA-256 of starts, lengths and payload lengths in hexadecimal.
+    checksums : str
+        Name of the side file with a checksum for each block of the file.
+    checksum_seed : int
+        Unsigned 32-bit seed of these checksums, and of those in the rows.
+    payloads : str
+        Name of the file of payloads.
+    payload_bytes : int
+        Its size.
+    payload_sha256 : str
+        SHA-256 of it in hexadecimal.
+    """
+
+    file: str
+    spans: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    block_elements: Annotated[int, Meta(ge=1024, le=2**30)]
+    sha256: Sha256
+    checksums: str
+    checksum_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    payloads: str
+    payload_bytes: Count
+    payload_sha256: Sha256
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What is equal for two that hold the same."""
+        return self.spans, self.sha256, self.payload_bytes, self.payload_sha256
+
+
+class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False, omit_defaults=True):
     """One shard.
 
     Parameters
@@ -61,16 +102,19 @@ class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
         Rows in each of its files.
     files : tuple of FileEntry
         One for each column group of the dataset, in their order.
+    layers : tuple of LayerEntry
+        One for each annotation layer of the dataset, in their order.
     """
 
     number: ShardNumber
     rows: Count
     files: tuple[FileEntry, ...]
+    layers: tuple[LayerEntry, ...] = ()
 
     @property
     def content(self) -> tuple[object, ...]:
         """What is equal for two shards that hold the same."""
-        return self.rows, *(entry.sha256 for entry in self.files)
+        return self.rows, *(entry.sha256 for entry in self.files), *(layer.content for layer in self.layers)
 
     @property
     def first_file(self) -> str:
@@ -146,6 +190,13 @@ class EncodingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, Any]
 
 
+class LayerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An annotation layer: its name, and what makes payloads of stored bytes."""
+
+    name: str
+    encoding: EncodingRecord
+
+
 class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A column group: the fields whose rows share a file, and the bytes that they take of a row of the schema."""
 
@@ -153,7 +204,7 @@ class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row_bytes: Count
 
 
-class StreamRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StreamRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The manifest of a stream."""
 
     format: Literal["guideloom"]
@@ -165,11 +216,12 @@ class StreamRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     schema: SchemaRecord
     block_bytes: Literal[4096]
     groups: tuple[GroupRecord, ...]
+    layers: tuple[LayerRecord, ...] = ()
     shards: tuple[ShardEntry, ...]
     metadata: msgspec.Raw
 
 
-class StreamShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StreamShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The manifest of one shard of a stream, which `commit` merges into that of the dataset."""
 
     format: Literal["guideloom-shard"]
@@ -179,7 +231,21 @@ class StreamShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     schema: SchemaRecord
     block_bytes: Literal[4096]
     groups: tuple[GroupRecord, ...]
+    layers: tuple[LayerRecord, ...] = ()
     shard: ShardEntry
+
+
+class LayerShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The manifest of one shard of a layer that is added to a stream; it tells of the rows that the spans lie over."""
+
+    format: Literal["guideloom-layer"]
+    version: Literal[0]
+    requires: _Requires
+    kind: Literal["stream"]
+    layer: LayerRecord
+    number: ShardNumber
+    stream: tuple[Sha256, ...]
+    entry: LayerEntry
 
 
 class DocumentsRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -221,10 +287,15 @@ class _Header(msgspec.Struct):
 
 
 ManifestRecord: TypeAlias = StreamRecord | DocumentsRecord
-ShardRecord: TypeAlias = StreamShardRecord | DocumentsShardRecord
-RecordT = TypeVar("RecordT", StreamRecord, DocumentsRecord, StreamShardRecord, DocumentsShardRecord)
+ShardRecord: TypeAlias = StreamShardRecord | DocumentsShardRecord | LayerShardRecord
+RecordT = TypeVar("RecordT", StreamRecord, DocumentsRecord, StreamShardRecord, DocumentsShardRecord, LayerShardRecord)
 
 _KINDS = (b'"stream"', b'"documents"')
+_FORMATS: dict[type, bytes] = {
+    StreamRecord: b'"guideloom"',
+    DocumentsRecord: b'"guideloom"',
+    LayerShardRecord: b'"guideloom-layer"',
+}
 _HEADER_DECODER = msgspec.json.Decoder(_Header)
 
 
@@ -285,8 +356,7 @@ def _foreign(data: bytes, record_type: type[msgspec.Struct]) -> str | None:
         header = _HEADER_DECODER.decode(data)
     except (ValueError, RecursionError):
         return None
-    shard = record_type in (StreamShardRecord, DocumentsShardRecord)
-    expected = b'"guideloom-shard"' if shard else b'"guideloom"'
+    expected = _FORMATS.get(record_type, b'"guideloom-shard"')
     if bytes(header.format) != expected:
         return f"the format is {_excerpt(header.format)}, not {expected.decode()}: this is no manifest of GuideLoom"
     if bytes(header.version) != b"%d" % FORMAT_VERSION:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from guideloom.errors import ManifestError, ShardError, UnsafePathError
 from guideloom.formats.schema import Schema
 from guideloom.storage.checksums import BLOCK_BYTES
+from guideloom.storage.layer_manifest import check_layers, fingerprint_lines, is_regular, layer_files
 from guideloom.storage.manifest import Manifest, check_hashes, check_numbers, check_snapshot, quoted, translated
 from guideloom.storage.metadata import decode_metadata, encode_metadata
 from guideloom.storage.names import (
@@ -25,6 +26,8 @@ from guideloom.storage.names import (
 )
 from guideloom.storage.records import (
     MAX_COUNT,
+    LayerEntry,
+    LayerRecord,
     ShardEntry,
     StreamRecord,
     StreamShardRecord,
@@ -50,6 +53,8 @@ class StreamManifest(Manifest):
         Number of the snapshot; 0 is a dataset that nothing was committed to.
     metadata : dict
         The user's own, plain JSON.
+    layers : tuple of LayerRecord
+        The annotation layers, in the order in which they were added.
 
     Raises
     ------
@@ -64,12 +69,13 @@ class StreamManifest(Manifest):
     shards: tuple[ShardEntry, ...]
     snapshot: int
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    layers: tuple[LayerRecord, ...] = ()
     kind: ClassVar[str] = "stream"
     fingerprint: str = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         check_manifest(self)
-        object.__setattr__(self, "fingerprint", _fingerprint(self))
+        object.__setattr__(self, "fingerprint", self.fingerprint_of([layer.name for layer in self.layers]))
 
     @classmethod
     def from_record(cls, record: StreamRecord, *, path: str) -> "StreamManifest":
@@ -78,7 +84,7 @@ class StreamManifest(Manifest):
             schema = Schema.from_record(record.schema)
             groups = _divide(schema, [(group.fields, group.row_bytes) for group in record.groups])
             metadata = decode_metadata(memoryview(record.metadata))
-            return cls(schema, groups, record.shards, record.snapshot, metadata)
+            return cls(schema, groups, record.shards, record.snapshot, metadata, record.layers)
         except (TypeError, ValueError) as error:  # ManifestError is a ValueError
             raise translated(error, path) from error
 
@@ -105,6 +111,7 @@ class StreamManifest(Manifest):
             schema=self.schema.record,
             block_bytes=4096,
             groups=group_records(self.groups),
+            layers=self.layers,
             shards=self.shards,
             metadata=msgspec.Raw(encode_metadata(self.metadata)),
         )
@@ -113,12 +120,27 @@ class StreamManifest(Manifest):
         """Return the next snapshot, with these shards."""
         return dataclasses.replace(self, shards=shards, snapshot=self.snapshot + 1)
 
+    def with_layer(self, layer: LayerRecord, entries: Sequence[LayerEntry]) -> "StreamManifest":
+        """Return the next snapshot, with one more layer, of which there is an entry for each shard."""
+        shards = tuple(
+            msgspec.structs.replace(shard, layers=(*shard.layers, entry))
+            for shard, entry in zip(self.shards, entries, strict=True)
+        )
+        layers = (*self.layers, layer)
+        return dataclasses.replace(self, shards=shards, layers=layers, snapshot=self.snapshot + 1)
+
+    def fingerprint_of(self, layers: Iterable[str]) -> str:
+        """Return the fingerprint of the stream and some of its layers: of what a reader of these depends on."""
+        return _fingerprint(self, set(layers))
+
     def files_of(self, shard: ShardEntry) -> list[tuple[str, int]]:
         """Return the names of all files of one of the shards, with their sizes."""
         files = []
         for entry in shard.files:
             num_blocks = -(-entry.bytes // BLOCK_BYTES)
             files += [(entry.file, entry.bytes), (entry.checksums, 4 * (num_blocks + 1))]
+        for layer in shard.layers:
+            files += layer_files(layer, shard.rows)
         return files
 
     def read_shard(self, data: bytes, *, path: str) -> tuple[ShardEntry, list[tuple[str, int]]]:
@@ -133,7 +155,21 @@ class StreamManifest(Manifest):
             )
         if not self._is_regular(shard, path):
             raise ManifestError(f"{path} does not describe the shard it is named for; remove it", path=path)
+        shard = self._with_later_layers(shard, record.layers, path)
         return shard, self.files_of(shard)
+
+    def _with_later_layers(self, shard: ShardEntry, layers: tuple[LayerRecord, ...], path: str) -> ShardEntry:
+        """Return a shard with the layers that were added to it since it was written."""
+        if layers == self.layers:
+            return shard
+        committed = next((known for known in self.shards if known.number == shard.number), None)
+        if committed is None or layers != self.layers[: len(layers)]:
+            raise ShardError(
+                f"{path} has the layers {[layer.name for layer in layers]}, but the dataset has "
+                f"{[layer.name for layer in self.layers]}; remove the file, and write the shard again",
+                shards=[shard.number],
+            )
+        return msgspec.structs.replace(shard, layers=(*shard.layers, *committed.layers[len(layers) :]))
 
     def _is_regular(self, shard: ShardEntry, path: str) -> bool:
         """Whether a shard is as a writer makes it, so that a planted manifest can claim no other files."""
@@ -150,10 +186,12 @@ class StreamManifest(Manifest):
                 or (entry.byte_offset, entry.bytes) != (0, shard.rows * group.row_bytes)
             ):
                 return False
-        return True
+        return all(is_regular(layer, shard.number) for layer in shard.layers)
 
 
-def encode_shard(schema: Schema, groups: tuple[Schema, ...], shard: ShardEntry) -> bytes:
+def encode_shard(
+    schema: Schema, groups: tuple[Schema, ...], shard: ShardEntry, layers: tuple[LayerRecord, ...] = ()
+) -> bytes:
     """Return the shard manifest of `shard`."""
     record = StreamShardRecord(
         format="guideloom-shard",
@@ -163,6 +201,7 @@ def encode_shard(schema: Schema, groups: tuple[Schema, ...], shard: ShardEntry) 
         schema=schema.record,
         block_bytes=4096,
         groups=group_records(groups),
+        layers=layers,
         shard=shard,
     )
     return encode_record(record)
@@ -201,6 +240,7 @@ def check_manifest(manifest: StreamManifest) -> None:
     if manifest.num_bytes > MAX_COUNT:
         raise ManifestError(f"the shards hold {manifest.num_bytes} bytes in all, more than fit in 63 bits")
     check_hashes([entry.sha256 for shard in manifest.shards for entry in shard.files])
+    check_layers(manifest.layers, manifest.shards, manifest.schema)
     _check_files(manifest)
 
 
@@ -252,7 +292,7 @@ def _check_files(manifest: StreamManifest) -> None:
             raise ManifestError(f"two shards overlap in the file {file!r}, at byte {next_start}")
 
 
-def _fingerprint(manifest: StreamManifest) -> str:
+def _fingerprint(manifest: StreamManifest, layers: set[str]) -> str:
     """Hash a text of one line per fact, which any tool can write again; the format page of the docs spells it out."""
     lines = ["guideloom stream", f"row {manifest.schema.row_bytes}"]
     lines += [
@@ -262,5 +302,8 @@ def _fingerprint(manifest: StreamManifest) -> str:
     lines += [f"group {group.row_bytes} {' '.join(quoted(name) for name in group.names)}" for group in manifest.groups]
     for shard in manifest.shards:
         lines.append(f"shard {shard.rows} {' '.join([entry.sha256 for entry in shard.files])}")
+    for position, layer in enumerate(manifest.layers):
+        if layer.name in layers:
+            lines += fingerprint_lines(layer, [shard.layers[position] for shard in manifest.shards])
     text = "\n".join(lines) + "\n"
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -56,6 +56,8 @@ class ShardWriter(ABC, Generic[FileT]):
         If the files cannot be made.
     """
 
+    _suffix = SHARD_SUFFIX  # of the manifest that says what was written
+
     def __init__(self, root: Path, number: int, make_files: Iterable[Callable[[], FileT]]) -> None:
         self._folder = root / SHARDS_FOLDER
         self._number = number
@@ -99,7 +101,7 @@ class ShardWriter(ABC, Generic[FileT]):
         if self._state == _PUBLISHED:
             return
         self._check_open()
-        manifest = self._folder / (self._files[0].stem + SHARD_SUFFIX)
+        manifest = self._folder / (self._files[0].stem + self._suffix)
         try:
             self._publish(manifest)
             self._state = _PUBLISHED
