@@ -12,6 +12,7 @@ from guideloom.backends import LocalBackend, MemoryBackend, RangeBackend, ReadBa
 from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.opening import open_dataset
 from guideloom.datasets.readers import AsyncReader, SyncReader
+from guideloom.datasets.spans import DocumentLayout, Spans
 from guideloom.datasets.stream import StreamDataset
 from guideloom.datasets.verifying import verify
 from guideloom.errors import GuideLoomError, StateMismatchError
@@ -20,8 +21,10 @@ from guideloom.loader.loader import Loader
 from guideloom.ranges import ByteRanges
 from guideloom.storage.documents import DocumentStorage
 from guideloom.storage.history import list_snapshots
+from guideloom.storage.layer_storage import LayerStorage
+from guideloom.storage.layer_values import FlatSpans
 from guideloom.storage.prune import prune
-from guideloom.storage.stream import StreamStorage
+from guideloom.storage.stream import StreamStorage, StreamWithMetadataStorage
 
 if TYPE_CHECKING:
     from guideloom.pytorch import StatefulDataLoader
@@ -32,18 +35,23 @@ __all__ = [
     "AsyncReader",
     "ByteRanges",
     "DocumentDataset",
+    "DocumentLayout",
     "DocumentStorage",
+    "FlatSpans",
     "GuideLoomError",
     "Jagged",
+    "LayerStorage",
     "Loader",
     "LocalBackend",
     "MemoryBackend",
     "RangeBackend",
     "ReadBackend",
+    "Spans",
     "StateMismatchError",
     "StatefulDataLoader",
     "StreamDataset",
     "StreamStorage",
+    "StreamWithMetadataStorage",
     "SyncReader",
     "__version__",
     "errors",

@@ -80,7 +80,7 @@ def streams(draw: st.DrawFn, dtypes: st.SearchStrategy[np.dtype[Any]] | None = N
 
 
 @st.composite
-def grids(draw: st.DrawFn, length: int) -> dict[str, int]:
+def grids(draw: st.DrawFn, length: int) -> dict[str, Any]:
     """Window, stride and offset over so many elements: overlaps, gaps, windows longer than shards or the stream."""
     window = draw(st.one_of(st.integers(1, 24), st.integers(1, length + 2), st.sampled_from([256, 1024])))
     stride = draw(st.one_of(st.just(window), st.integers(1, window), st.integers(1, 2 * window + 1)))

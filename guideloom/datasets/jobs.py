@@ -66,14 +66,25 @@ class JobRunner:
         again = np.array([i for i in damaged if i not in failures], np.int32)
         if not len(again):
             return
-        # What was wrong on its way here may be right on the disk.
-        if self._runner is not None:
-            await self._runner.run_again(job, paths, file, again)
-        else:
-            job.status[again] = PENDING
-            await self._read_through_ranges(job, paths, file, arrays, failures)
+        await self.run_again(job, paths, file, arrays, failures, again)
         for i in again[job.status[again] == 0].tolist():
             logger.warning("%s: damaged bytes were read right at the second attempt", paths[file[i]])
+
+    async def run_again(
+        self,
+        job: ReadJob,
+        paths: Sequence[str],
+        file: Int32Array,
+        arrays: Sequence[AnyArray],
+        failures: dict[int, Exception],
+        pieces: Int32Array,
+    ) -> None:
+        """Read damaged pieces once more: what was wrong on its way here may be right on the disk. See `run`."""
+        if self._runner is not None:
+            await self._runner.run_again(job, paths, file, pieces)
+        else:
+            job.status[pieces] = PENDING
+            await self._read_through_ranges(job, paths, file, arrays, failures)
 
     async def call(self, function: Callable[[], None], num_bytes: int | None) -> None:
         """Call a function here, or, if it works on many bytes, on a thread.

@@ -10,6 +10,7 @@ from guideloom.backends import from_url
 from guideloom.backends.base import ReadBackend
 from guideloom.bridge import run_sync
 from guideloom.datasets.documents import DocumentDataset
+from guideloom.datasets.layer_selection import Layers
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
 from guideloom.errors import BackendError, MissingFileError
@@ -30,6 +31,7 @@ def open_dataset(
     stride: int | None = None,
     offset: int = 0,
     fields: Fields = None,
+    layers: Layers = (),
     verify: bool = True,
     snapshot: int | None = None,
     expect: str | None = None,
@@ -50,6 +52,7 @@ def open_dataset(
     stride: int | None = None,
     offset: int | None = None,
     fields: Fields = None,
+    layers: Layers = (),
     verify: bool = True,
     encoding: Encoding | None = None,
     snapshot: int | None = None,
@@ -71,6 +74,9 @@ def open_dataset(
     fields : None, sequence of str, or mapping of str to dtype, default None
         All fields as stored; some of them; or some, converted as they are read. An integer that does not fit the dtype
         asked for is an error.
+    layers : sequence of str, or mapping of str to Encoding, default ()
+        The annotation layers of a stream to deliver with each window, as `Spans`; no byte of others is read. A mapping
+        says what makes values of payloads in place of the registered encoding that the manifest names.
     verify : bool, default True
         Whether every 4 KiB block of a stream is compared with its checksum before any of it is delivered. Documents
         always are.
@@ -111,9 +117,15 @@ def open_dataset(
     """
     check_expected(expect)
     backend, name, manifest = find_dataset(location, snapshot)
-    check_fingerprint(manifest, expect, name)
+    check_fingerprint(manifest, expect, name, read=_fingerprint_of(manifest, layers))
     if isinstance(manifest, DocumentManifest):
-        asked = {"window": window, "stride": stride, "offset": offset, "verify": None if verify else verify}
+        asked = {
+            "window": window,
+            "stride": stride,
+            "offset": offset,
+            "layers": layers or None,
+            "verify": None if verify else verify,
+        }
         wrong = [argument for argument, value in asked.items() if value is not None]
         if wrong:
             raise ValueError(f"{name} holds documents, always whole and always checked: leave out {', '.join(wrong)}")
@@ -131,6 +143,7 @@ def open_dataset(
         offset=0 if offset is None else offset,
         fields=fields,
         verify=verify,
+        layers=layers,
     )
 
 
@@ -153,10 +166,15 @@ def reopen(
         manifest = run_sync(_read_manifest(backend, location, snapshot))
     except MissingFileError:  # a copy of the dataset without its history
         manifest = run_sync(_read_manifest(backend, location, None))
-    check_fingerprint(manifest, fingerprint, location)
+    check_fingerprint(manifest, fingerprint, location, read=_fingerprint_of(manifest, options.get("layers", ())))
     if isinstance(manifest, DocumentManifest):
         return DocumentDataset(backend, manifest, location, **options)
     return StreamDataset(backend, manifest, location, **options)
+
+
+def _fingerprint_of(manifest: Manifest, layers: Layers) -> str:
+    """Return the fingerprint of what is read: a layer that is not asked for may be added at any time."""
+    return manifest.fingerprint_of(layers) if isinstance(manifest, StreamManifest) else manifest.fingerprint
 
 
 async def _read_manifest(

@@ -12,8 +12,9 @@ from guideloom.backends.base import ReadBackend
 from guideloom.errors import GuideLoomError
 from guideloom.storage.manifest import Manifest
 
-Sample: TypeAlias = dict[str, AnyArray]
-Batch: TypeAlias = dict[str, AnyArray]
+# Of each field an array, and of each annotation layer its Spans.
+Sample: TypeAlias = dict[str, Any]
+Batch: TypeAlias = dict[str, Any]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], AnyArray]
 
 SampleT = TypeVar("SampleT")

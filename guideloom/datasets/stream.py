@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,13 @@ import numpy as np
 
 from guideloom._typing import as_int
 from guideloom.backends.base import ReadBackend
+from guideloom.datasets.grid import WindowGrid
+from guideloom.datasets.layer_selection import Layers, check_layers, layer_files
+from guideloom.datasets.pieces import CheckedFiles
 from guideloom.datasets.readers import AsyncReader, SyncReader
 from guideloom.datasets.samples import Batch, Sample
 from guideloom.datasets.selection import Fields, Output, select
-from guideloom.datasets.windows import GroupFiles, WindowGrid, WindowReader
+from guideloom.datasets.windows import GroupFiles, WindowReader
 from guideloom.storage.stream_manifest import StreamManifest
 
 
@@ -39,6 +43,8 @@ class StreamDataset:
         The fields to deliver.
     verify : bool
         Whether blocks are compared with their checksums.
+    layers : sequence of str, or mapping of str to Encoding
+        The annotation layers to deliver, perhaps by another encoding.
 
     Raises
     ------
@@ -54,6 +60,7 @@ class StreamDataset:
     offset: int = 0
     fields: Fields = None
     verify: bool = True
+    layers: Layers = ()
     outputs: tuple[Output, ...] = field(init=False)
     grid: WindowGrid = field(init=False)
 
@@ -64,6 +71,7 @@ class StreamDataset:
                 raise ValueError(f"{name} must be at least {least}, and fit in 63 bits, not {value}")
             object.__setattr__(self, name, value)
         object.__setattr__(self, "outputs", select(self.manifest.schema.fields, self.fields))
+        object.__setattr__(self, "layers", check_layers(self.manifest, self.layers, self.window))
         starts = np.zeros(len(self.manifest.shards) + 1, np.int64)
         np.cumsum([shard.rows for shard in self.manifest.shards], out=starts[1:])
         object.__setattr__(self, "grid", WindowGrid(self.window, self.stride, self.offset, starts))
@@ -73,7 +81,8 @@ class StreamDataset:
         return len(self.grid)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{output.name} {_describe(output)}" for output in self.outputs)
+        parts = [f"{output.name} {_describe(output)}" for output in self.outputs]
+        fields = ", ".join(parts + [f"layer {name}" for name in self.layers])
         stride = f", stride={self.stride}" if self.stride != self.window else ""
         offset = f", offset={self.offset}" if self.offset else ""
         return (
@@ -86,8 +95,8 @@ class StreamDataset:
     def __reduce__(self) -> tuple[Any, ...]:
         from guideloom.datasets.opening import reopen
 
-        options = {name: getattr(self, name) for name in ("window", "stride", "offset", "fields", "verify")}
-        return reopen, (self.backend, self.location, self.manifest.snapshot, self.manifest.fingerprint, options)
+        options = {name: getattr(self, name) for name in ("window", "stride", "offset", "fields", "verify", "layers")}
+        return reopen, (self.backend, self.location, self.manifest.snapshot, self.fingerprint, options)
 
     @property
     def num_elements(self) -> int:
@@ -96,8 +105,8 @@ class StreamDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of schema and content; the same for the same data, however it was written."""
-        return self.manifest.fingerprint
+        """Hash of schema and content, of the stream and the layers read; the same however the data were written."""
+        return self.manifest.fingerprint_of(self.layers)
 
     @property
     def geometry(self) -> tuple[int, int, int]:
@@ -114,14 +123,19 @@ class StreamDataset:
 
     def with_fields(self, fields: Fields) -> StreamDataset:
         """Return the same windows with other fields, or other dtypes."""
-        return StreamDataset(
-            self.backend, self.manifest, self.location, self.window, self.stride, self.offset, fields, self.verify
-        )
+        return dataclasses.replace(self, fields=fields)
 
     def slice_reader(self) -> WindowReader:
         """Return a reader of whole slices of batches; the backend must be open."""
+        layers = check_layers(self.manifest, self.layers, self.window)
         return WindowReader(
-            self.backend, self.grid, self._groups(), self.outputs, verify=self.verify, location=self.location
+            self.backend,
+            self.grid,
+            self._groups(),
+            self.outputs,
+            [layer_files(self.manifest, *layer) for layer in layers.items()],
+            verify=self.verify,
+            location=self.location,
         )
 
     def why_empty(self) -> str:
@@ -146,11 +160,13 @@ class StreamDataset:
             files = [shard.files[number] for shard in self.manifest.shards]
             groups.append(
                 GroupFiles(
-                    paths=[file.file for file in files],
-                    side_paths=[file.checksums for file in files],
+                    CheckedFiles(
+                        paths=[file.file for file in files],
+                        side_paths=[file.checksums for file in files],
+                        file_bytes=np.array([file.bytes for file in files], np.int64),
+                        seeds=np.array([file.checksum_seed for file in files], np.uint32),
+                    ),
                     byte_offsets=np.array([file.byte_offset for file in files], np.int64),
-                    file_bytes=np.array([file.bytes for file in files], np.int64),
-                    seeds=np.array([file.checksum_seed for file in files], np.uint32),
                     row_bytes=group.row_bytes,
                     outputs=outputs,
                 )

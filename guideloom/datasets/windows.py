@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from guideloom._speedups.planning import count_pieces, plan_windows
-from guideloom._speedups.reading import CORRUPT, OVERFLOW, SHORT, Buffers, ReadJob
-from guideloom._typing import Int64Array, UInt32Array
-from guideloom.backends.base import ReadBackend, errno_error, short_read
+from guideloom._speedups.reading import Buffers, ReadJob
+from guideloom._typing import Int64Array
+from guideloom.backends.base import ReadBackend
+from guideloom.datasets.grid import WindowGrid
 from guideloom.datasets.jobs import JobRunner
+from guideloom.datasets.layer_files import LayerFiles
+from guideloom.datasets.layers import LayerReader
+from guideloom.datasets.pieces import CheckedFiles, PieceReader
 from guideloom.datasets.samples import NUM_VALID, Allocate, Batch, Sample, for_sample
 from guideloom.datasets.selection import Output
-from guideloom.errors import ConversionError, CorruptionError, GuideLoomError
-from guideloom.storage.checksum_tables import ChecksumTables
-from guideloom.storage.checksums import BLOCK_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class WindowGrid:
-    """Windows over the concatenation of shards.
-
-    Parameters
-    ----------
-    window, stride, offset : int
-        Elements of a window, from one window to the next, and before the first.
-    starts : int64 array of shape (num_shards + 1,)
-        First element of each shard, and their total.
-    """
-
-    window: int
-    stride: int
-    offset: int
-    starts: Int64Array
-
-    def __len__(self) -> int:
-        """Return the number of whole windows."""
-        room = int(self.starts[-1]) - self.offset - self.window
-        return room // self.stride + 1 if room >= 0 else 0
+from guideloom.datasets.spans import Spans
+from guideloom.errors import ConversionError, GuideLoomError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +30,18 @@ class GroupFiles:
 
     Parameters
     ----------
-    paths, side_paths : sequence of str
-        Data files and their checksum files, relative to the backend's root.
-    byte_offsets, file_bytes : int64 array of shape (num_shards,)
-        Where the rows begin, and the size of the file.
-    seeds : uint32 array of shape (num_shards,)
-        Checksum seeds.
+    files : CheckedFiles
+        The files.
+    byte_offsets : int64 array of shape (num_shards,)
+        Where the rows begin in each.
     row_bytes : int
         Bytes of a stored row.
     outputs : sequence of (Output, int)
         The fields to deliver, each with its offset in a row.
     """
 
-    paths: Sequence[str]
-    side_paths: Sequence[str]
+    files: CheckedFiles
     byte_offsets: Int64Array
-    file_bytes: Int64Array
-    seeds: UInt32Array
     row_bytes: int
     outputs: Sequence[tuple[Output, int]]
 
@@ -82,6 +59,8 @@ class WindowReader:
         The column groups that hold the fields to deliver.
     outputs : sequence of Output
         These fields, in the order that the caller named them.
+    layers : sequence of LayerFiles
+        The annotation layers to deliver with them.
     verify : bool
         Whether every block is compared with its checksum before any of it is delivered.
     location : str
@@ -94,6 +73,7 @@ class WindowReader:
         grid: WindowGrid,
         groups: Sequence[GroupFiles],
         outputs: Sequence[Output],
+        layers: Sequence[LayerFiles],
         *,
         verify: bool,
         location: str,
@@ -102,16 +82,15 @@ class WindowReader:
         self.grid = grid
         self._jobs = JobRunner(backend)
         self._groups = groups
-        self._tables = [
-            ChecksumTables(backend, group.side_paths, group.seeds, group.file_bytes) if verify else None
-            for group in groups
-        ]
+        self._readers = [PieceReader(backend, self._jobs, group.files, verify=verify) for group in groups]
+        self._layers = [LayerReader(backend, self._jobs, grid, layer, verify=verify) for layer in layers]
         self._arrays = [(output.name, (grid.window, *output.field.shape), output.dtype) for output in outputs]
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one delivered sample."""
-        return self.grid.window * sum(output.num_bytes for group in self._groups for output, _ in group.outputs)
+        """Bytes of one delivered sample, on average."""
+        row_bytes = sum(output.num_bytes for group in self._groups for output, _ in group.outputs)
+        return self.grid.window * row_bytes + sum(layer.window_bytes for layer in self._layers)
 
     async def read(
         self, samples: Int64Array, valid: Sequence[int], total: Sequence[int], allocate: Allocate = np.empty
@@ -129,9 +108,9 @@ class WindowReader:
 
         Returns
         -------
-        list of dict of str to array, or Exception
-            A batch maps each field to an array of shape ``(total, window, ...)``. One that could not be read is the
-            error instead; it costs no other batch.
+        list of dict of str to array or Spans, or Exception
+            A batch maps each field to an array of shape ``(total, window, ...)``, and each layer to the spans of its
+            windows. One that could not be read is the error instead; it costs no other batch.
         """
         batches: list[Batch] = [
             {name: allocate((rows, *shape), dtype) for name, shape, dtype in self._arrays} for rows in total
@@ -143,11 +122,15 @@ class WindowReader:
         bounds = np.zeros(len(total) + 1, np.int64)
         np.cumsum(valid, out=bounds[1:])
         results: list[Batch | Exception] = list(batches)
-        for group, tables in zip(self._groups, self._tables, strict=True):
-            try:
-                failures = await self._read_group(group, tables, samples, bounds, batches)
-            except GuideLoomError as error:
-                return [error] * len(batches)
+        parts = [
+            self._read_group(group, reader, samples, bounds, batches)
+            for group, reader in zip(self._groups, self._readers, strict=True)
+        ] + [self._read_layer(layer, samples, valid, total, batches) for layer in self._layers]
+        try:
+            outcomes = await _all_of(parts)
+        except GuideLoomError as error:
+            return [error] * len(batches)
+        for failures in outcomes:
             for row, reason in failures.items():
                 batch_number = int(np.searchsorted(bounds, row, "right")) - 1
                 if not isinstance(results[batch_number], Exception):
@@ -166,21 +149,35 @@ class WindowReader:
     def samples_of(self, batch: Batch) -> Iterator[Sample]:
         """Yield the windows of a batch, each owning its memory."""
         for i in range(len(next(iter(batch.values())))):
-            yield {name: array[i].copy() for name, array in batch.items()}
+            yield {name: _row(item, i) for name, item in batch.items()}
 
     def check_padding(self) -> None:
         """Raise ``ValueError`` if a batch could not say how many of its rows are windows."""
-        if any(name == NUM_VALID for name, _, _ in self._arrays):
-            raise ValueError(f"the field {NUM_VALID!r} clashes with what padded batches carry; use drop_last=True")
+        if NUM_VALID in [*(name for name, _, _ in self._arrays), *(layer.name for layer in self._layers)]:
+            raise ValueError(f"the name {NUM_VALID!r} clashes with what padded batches carry; use drop_last=True")
 
     def mark_valid(self, batch: Batch, rows: int) -> None:
         """Say in a batch how many of its rows are windows."""
         batch[NUM_VALID] = np.array(rows)
 
+    async def _read_layer(
+        self,
+        layer: LayerReader,
+        samples: Int64Array,
+        valid: Sequence[int],
+        total: Sequence[int],
+        batches: list[Batch],
+    ) -> dict[int, Exception]:
+        """Read the spans of one layer; return the errors by row of `samples`."""
+        spans, errors = await layer.read(samples, valid, total)
+        for batch, found in zip(batches, spans, strict=True):
+            batch[layer.name] = found
+        return errors
+
     async def _read_group(
         self,
         group: GroupFiles,
-        tables: ChecksumTables | None,
+        reader: PieceReader,
         samples: Int64Array,
         bounds: Int64Array,
         batches: list[Batch],
@@ -198,57 +195,44 @@ class WindowReader:
         buffers = Buffers(arrays)
         base, sizes = np.empty((len(group.outputs), len(batches)), np.int64), np.empty(len(arrays), np.int64)
         buffers.fill(base.reshape(-1), sizes)
-        detail = np.zeros((count, 2), np.int64)
         job = ReadJob(
             file=file, offset=offset, length=length, batch=batch, element=element, base=base, status=status,
-            detail=detail, row_bytes=group.row_bytes, keep=buffers,
+            detail=np.zeros((count, 2), np.int64), row_bytes=group.row_bytes, keep=buffers,
             fields=[output.code(field_offset) for output, field_offset in group.outputs],
         )  # fmt: skip
-        failures: dict[int, Exception] = {}
-        if tables is not None:
-            first = offset // BLOCK_BYTES
-            blocks = (offset + length - 1) // BLOCK_BYTES - first + 1
-            expected, keep, failures = await tables.expected(file, first, blocks)
-            job.check(BLOCK_BYTES, group.file_bytes, group.seeds, expected, keep)
-            for i in failures:
-                status[i] = CORRUPT  # any status but pending: nothing is read for it
-        await self._jobs.run(job, group.paths, file, arrays, failures)
-        if not status.any():
-            return {}
-        errors: dict[int, Exception] = {}
-        for i in np.flatnonzero(status).tolist():
-            error = failures.get(i) or _error(job, group, i, int(file[i]), int(offset[i]), int(length[i]))
-            errors.setdefault(int(row[i]), error)
-        return errors
+        errors = await reader.run(
+            job, arrays, file, offset, length, lambda i: _misfit(job, group, i, int(file[i]), int(offset[i]))
+        )
+        by_row: dict[int, Exception] = {}
+        for i, error in errors.items():
+            by_row.setdefault(int(row[i]), error)
+        return by_row
 
 
-def _error(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int, length: int) -> Exception:
-    """Make the error for a piece that failed."""
-    path, status = group.paths[file], int(job.status[piece])
-    first, second = (int(value) for value in job.detail[piece])
-    if status == SHORT:
-        return short_read(path, offset, length, first)
-    if status == CORRUPT:
-        begin = first * BLOCK_BYTES
-        size = min(BLOCK_BYTES, int(group.file_bytes[file]) - begin)
-        expected, found = second >> 32 & 0xFFFFFFFF, second & 0xFFFFFFFF
-        return CorruptionError(
-            f"{path} is damaged: bytes {begin} to {begin + size} should have checksum {expected:#010x}, and have "
-            f"{found:#010x}, twice. Restore the file, or write the shard again",
-            path=path,
-            offset=begin,
-            length=size,
-            expected=expected,
-            found=found,
-        )
-    if status == OVERFLOW:
-        output = group.outputs[first][0]
-        at = offset + second // output.num_elements * group.row_bytes
-        return ConversionError(
-            f"field {output.name!r} holds a value at byte {at} of {path} that does not fit {output.dtype}; it is "
-            f"stored as {output.field.dtype}; ask for a dtype that holds all of its values",
-            field=output.name,
-            path=path,
-            offset=at,
-        )
-    return errno_error(status, path, offset, length)
+async def _all_of(parts: Sequence[Coroutine[Any, Any, dict[int, Exception]]]) -> list[dict[int, Exception]]:
+    """Run them at a time, and let none run on if one fails."""
+    if len(parts) == 1:  # most often, and then without a task
+        return [await parts[0]]
+    outcomes = await asyncio.gather(*parts, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return cast(list[dict[int, Exception]], outcomes)
+
+
+def _row(item: Any, number: int) -> Any:
+    return item.row(number) if isinstance(item, Spans) else item[number].copy()
+
+
+def _misfit(job: ReadJob, group: GroupFiles, piece: int, file: int, offset: int) -> ConversionError:
+    """Make the error for a piece with a value that does not fit the dtype asked for."""
+    number, element = job.detail[piece].tolist()
+    output, path = group.outputs[number][0], group.files.paths[file]
+    at = offset + element // output.num_elements * group.row_bytes
+    return ConversionError(
+        f"field {output.name!r} holds a value at byte {at} of {path} that does not fit {output.dtype}; it is "
+        f"stored as {output.field.dtype}; ask for a dtype that holds all of its values",
+        field=output.name,
+        path=path,
+        offset=at,
+    )

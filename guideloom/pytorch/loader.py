@@ -21,6 +21,7 @@ from guideloom.formats.jagged import Jagged
 from guideloom.loader.engine import Engine, EpochIterator, check_dataset
 from guideloom.loader.topology import rank_and_world_size
 from guideloom.pytorch.jagged import Nested, Padded
+from guideloom.pytorch.spans import TensorSpans, as_tensors, row_of
 from guideloom.pytorch.tensors import allocate_pinned, as_tensor
 from guideloom.sampling.order import Shuffle
 from guideloom.sampling.partition import Partition
@@ -232,10 +233,10 @@ class _Deliver:
         if isinstance(next(iter(fields.values())), Jagged):
             result = self._documents(fields, num_valid)
         else:
-            tensors = {name: as_tensor(array) for name, array in fields.items()}
+            tensors = {name: as_tensors(item) for name, item in fields.items()}
             if self._collate is not None:
                 rows = len(next(iter(tensors.values()))) if num_valid is None else int(num_valid)
-                return self._by_sample([{name: tensor[i] for name, tensor in tensors.items()} for i in range(rows)])
+                return self._by_sample([{name: row_of(item, i) for name, item in tensors.items()} for i in range(rows)])
             result = tensors
         if num_valid is not None:
             result[NUM_VALID] = as_tensor(num_valid)
@@ -254,7 +255,7 @@ class _Deliver:
         return self._by_sample([{name: as_tensor(rows[name][i]) for name in rows} for i in range(count)])
 
     def _move(self, item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
+        if isinstance(item, torch.Tensor | TensorSpans):
             return item.to(self._device, non_blocking=self._pinned)
         if isinstance(item, dict):
             return {name: self._move(part) for name, part in item.items()}

@@ -14,9 +14,12 @@ def check_expected(expect: str | None) -> None:
         raise ValueError(f"expect is a fingerprint, 'sha256:' and 64 hexadecimal digits in lower case, not {expect!r}")
 
 
-def check_fingerprint(manifest: Manifest, expect: str | None, location: str) -> None:
-    """Raise `FingerprintMismatchError` if a manifest is not the one expected."""
-    if expect is not None and manifest.fingerprint != expect:
+def check_fingerprint(manifest: Manifest, expect: str | None, location: str, *, read: str | None = None) -> None:
+    """Raise `FingerprintMismatchError` if a manifest is not the one expected.
+
+    `read` is the fingerprint of what is read of it, where that leaves annotation layers out; it will do as well.
+    """
+    if expect is not None and expect not in (manifest.fingerprint, read):
         raise FingerprintMismatchError(
             f"snapshot {manifest.snapshot} of {location} has fingerprint {manifest.fingerprint}, but {expect} was "
             "expected: it is another dataset or another snapshot; `guideloom snapshots` lists what a folder holds",

@@ -43,7 +43,8 @@ main()
 def stream(path: Path) -> AnyArray:
     dataset = gl.open_dataset(path, window=1)
     with dataset.sync_reader() as reader:
-        return reader.read_batch(slice(None))["tokens"][:, 0]
+        tokens: AnyArray = reader.read_batch(slice(None))["tokens"]
+        return tokens[:, 0]
 
 
 def joined(texts: list[str], eos: list[int]) -> list[int]:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import guideloom as gl
+from guideloom.datasets.grid import WindowGrid
 from guideloom.datasets.stream import StreamDataset
-from guideloom.datasets.windows import WindowGrid
 from guideloom.errors import BackendError, GuideLoomError, ManifestError, MissingFileError
 from guideloom.formats.schema import Schema
 from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest

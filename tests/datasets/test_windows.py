@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import guideloom as gl
-from guideloom.datasets.windows import WindowGrid, WindowReader
+from guideloom.datasets.grid import WindowGrid
+from guideloom.datasets.windows import WindowReader
 from guideloom.errors import CorruptionError, MissingFileError, ShortReadError
 from guideloom.formats.schema import Schema
 from guideloom.storage.manifest import MANIFEST_NAME, encode_manifest

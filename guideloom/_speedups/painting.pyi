@@ -1,0 +1,6 @@
+from guideloom._typing import Int32Array, Int64Array
+
+def paint_spans(row_offsets: Int64Array, start: Int64Array, end: Int64Array, out: Int32Array) -> None: ...
+def number_runs(
+    painted: Int32Array, number: Int32Array, position: Int64Array, starts: Int32Array
+) -> tuple[int, int]: ...
