@@ -11,9 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import work_folder
-from guideloom import StreamStorage
+from guideloom import FlatSpans, StreamStorage, StreamWithMetadataStorage
+from guideloom.formats import NumpyArray
 
 TOKEN_BYTES = 4
+
+LAYER = "concepts"
+SPAN_TOKENS = 100
+SPAN_VALUES = 20
 
 _CHUNK_TOKENS = 1 << 20
 
@@ -41,6 +46,27 @@ def stream(num_shards: int, shard_tokens: int) -> Path:
         with storage.writer(shard=shard) as writer:
             for start in range(shard * shard_tokens, (shard + 1) * shard_tokens, _CHUNK_TOKENS):
                 writer.append(_tokens(start, min(start + _CHUNK_TOKENS, (shard + 1) * shard_tokens)))
+    storage.commit(shards=range(num_shards))
+    return path
+
+
+def layered_stream(num_shards: int, shard_tokens: int) -> Path:
+    """Return the folder of a stream like `stream`, with a layer of spans side by side, each with some int32."""
+    path = work_folder() / f"layered-{num_shards}x{shard_tokens}"
+    layers = {LAYER: NumpyArray("<i4")}
+    try:
+        storage: StreamStorage = StreamWithMetadataStorage.create(path, dtype=np.dtype("<i4"), layers=layers)
+    except FileExistsError:
+        storage = StreamStorage.open(path)
+    if len(storage.manifest.shards) == num_shards:
+        return path
+    start = np.arange(0, shard_tokens, SPAN_TOKENS)
+    end = np.minimum(start + SPAN_TOKENS, shard_tokens)
+    for shard in storage.missing(range(num_shards)):
+        values = np.arange(SPAN_VALUES * len(start), dtype="<i4")
+        spans = FlatSpans(start, end, values, np.arange(len(start) + 1) * SPAN_VALUES)
+        with storage.writer(shard=shard) as writer:
+            writer.append(_tokens(shard * shard_tokens, (shard + 1) * shard_tokens), {LAYER: spans})
     storage.commit(shards=range(num_shards))
     return path
 

@@ -35,6 +35,15 @@ def facts(dataset: StreamDataset) -> dict[str, Any]:
         "bytes": manifest.num_bytes,
         "fingerprint": manifest.fingerprint,
         "checksums": {"algorithm": "crc32c", "block_bytes": BLOCK_BYTES},
+        "layers": [
+            {
+                "name": layer.name,
+                "encoding": layer.encoding.name,
+                "spans": sum(shard.layers[position].spans for shard in manifest.shards),
+                "payload_bytes": sum(shard.layers[position].payload_bytes for shard in manifest.shards),
+            }
+            for position, layer in enumerate(manifest.layers)
+        ],
         "metadata": manifest.metadata,
     }
 

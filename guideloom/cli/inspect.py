@@ -99,11 +99,16 @@ def _print_facts(dataset: str, facts: dict[str, Any]) -> None:
         ("shards", shards),
         ("elements", f"{facts['elements']:,}"),
         ("bytes", f"{facts['bytes']:,}"),
+        *((f"layer: {layer['name']}", _layer(layer)) for layer in facts["layers"]),
         ("fingerprint", facts["fingerprint"]),
         ("checksums", f"CRC32C of every {facts['checksums']['block_bytes']:,} bytes"),
     ]
     rows += [(f"metadata: {key}", str(value)) for key, value in facts["metadata"].items()]
     print_table(dataset, rows)
+
+
+def _layer(layer: dict[str, Any]) -> str:
+    return f"{layer['spans']:,} spans, payloads of {layer['payload_bytes']:,} bytes, encoded as {layer['encoding']}"
 
 
 def _print_windows(window: int, total: int, windows: list[dict[str, Any]]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import guideloom as gl
-from benchmarks import data, document_data, documents, page_cache, stream, writers, writing
+from benchmarks import data, document_data, documents, metadata, page_cache, stream, writers, writing
 from benchmarks.clock import Clock, Timing
 from benchmarks.contenders import BATCH_SIZE, CONTENDERS, Workload, read_windows
 from benchmarks.measure import Benchmark, Contender, Goal, Outcome, Report, run_rounds, select
@@ -52,8 +52,10 @@ def workload(window: int = 64) -> Workload:
         lambda: stream.start(TINY),
         lambda: stream.memory(TINY),
         lambda: stream.shuffle(TINY),
+        lambda: metadata.reading(data.layered_stream(TINY.num_shards, TINY.shard_tokens), TIMING),
+        lambda: metadata.storing(data.layered_stream(TINY.num_shards, TINY.shard_tokens)),
     ],
-    ids=["warm", "cold", "start", "memory", "shuffle"],
+    ids=["warm", "cold", "start", "memory", "shuffle", "metadata", "metadata on disk"],
 )
 def test_every_contender_runs(make: Any) -> None:
     benchmark: Benchmark = make()
@@ -102,6 +104,18 @@ def test_command_line_refuses(arguments: list[str], message: str, capsys: pytest
     with pytest.raises(SystemExit):
         stream.main(["--quick", *arguments])
     assert message in capsys.readouterr().err
+
+
+def test_metadata_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "figures.json"
+    metadata.main(["--quick", "--only", "rows, index", "--json", str(file)])
+    (benchmark,) = json.loads(file.read_text())["benchmarks"]
+    assert benchmark["contenders"][0]["figure"]["median"] <= 0.2
+    assert "reached" in capsys.readouterr().out
+    for arguments, message in ((["--only", "nobody"], "'nobody'"), (["--rounds", "0"], "at least one round")):
+        with pytest.raises(SystemExit):
+            metadata.main(["--quick", *arguments])
+        assert message in capsys.readouterr().err
 
 
 def test_wrong_bytes_are_noticed(tmp_path: Path) -> None:

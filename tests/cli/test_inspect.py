@@ -49,6 +49,7 @@ def test_facts_as_json(run: Run, dataset: Path) -> None:
         "bytes": 2 * sum(rows),
         "fingerprint": manifest.fingerprint,
         "checksums": {"algorithm": "crc32c", "block_bytes": 4096},
+        "layers": [],
         "metadata": manifest.metadata,
         "window": 64,
         "windows": [],
@@ -74,6 +75,19 @@ def test_the_table(run: Run, dataset: Path) -> None:
     assert f"3 of {len(opened)} windows of 5 elements" in shown
     assert "metadata: num_documents" in shown
     assert "'Call me" in shown
+
+
+def test_layers_are_named(run: Run, tmp_path: Path) -> None:
+    layers = {"topic": gl.formats.Text()}
+    storage = gl.StreamWithMetadataStorage.create(tmp_path / "a", dtype="<u2", layers=layers)
+    for number in range(2):
+        with storage.writer(number) as shard:
+            shard.append(np.arange(1000), {"topic": [(0, 400, "tides"), (400, 1000, "bread")]})
+    storage.commit()
+    found = json.loads(run("inspect", tmp_path / "a", "--json").stdout)
+    assert found["layers"] == [{"name": "topic", "encoding": "text", "spans": 4, "payload_bytes": 20}]
+    assert "layer: topic" in (shown := run("inspect", tmp_path / "a").stdout)
+    assert "4 spans, payloads of 20 bytes, encoded as text" in shown
 
 
 def test_a_changed_tokenizer_is_not_believed(run: Run, dataset: Path) -> None:

@@ -210,3 +210,25 @@ def test_documents_are_written_read_and_trained_on(tmp_path: Path) -> None:
     assert tokens
     assert tokens[1] == tokens[2]
     assert len(gl.open_dataset(tmp_path / "tokens")) == 1000
+
+
+def test_a_stream_with_metadata_is_written_read_and_trained_on(tmp_path: Path) -> None:
+    result = run("stream_with_metadata.py", tmp_path / "a")
+    assert result.returncode == 0, result.stderr
+    assert "the layer is in snapshot 2" in result.stdout
+    assert re.search(r"article \d+ about \w+: tokens 0 to \d+ of the window, \d+ of the stream", result.stdout)
+    assert "0 tokens of the batch are in no article" in result.stdout
+    dataset = gl.open_dataset(tmp_path / "a", window=256, layers=["document"])
+    with gl.Loader(dataset, 4, shuffle=True, seed=17, drop_last=True) as loader:
+        num_spans = sum(len(batch["document"]) for batch in loader)
+    epoch = re.search(r"an epoch has (\d+) runs", result.stdout)
+    assert epoch
+    assert int(epoch[1]) == num_spans  # articles side by side: each span is a run
+
+
+def test_layouts_are_compared() -> None:
+    result = run("compare_layouts.py")
+    assert result.returncode == 0, result.stderr
+    for name in ("stream", "stream with metadata", "documents"):
+        assert re.search(rf"^{name} +[\d,]+ +[\d,]+  \w+: ", result.stdout, re.MULTILINE)
+    assert re.search(r"window 7 holds \d+ tokens of the page '\w+'", result.stdout)
