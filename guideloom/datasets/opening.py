@@ -17,7 +17,7 @@ from guideloom.errors import BackendError, MissingFileError
 from guideloom.formats.encoding import Encoding
 from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
-from guideloom.storage.manifest import MANIFEST_NAME, snapshot_name
+from guideloom.storage.manifest import MANIFEST_NAME, Manifest, snapshot_name
 from guideloom.storage.pinning import check_expected, check_fingerprint
 from guideloom.storage.records import MAX_MANIFEST_BYTES
 from guideloom.storage.stream_manifest import StreamManifest

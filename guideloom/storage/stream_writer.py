@@ -94,7 +94,8 @@ class StreamShardWriter(ShardWriter[GroupFile | LayerFile]):
             If the writer is closed, aborted or failed, or belongs to the parent of this process.
         """
         self._check_open()
-        if spans is None and type(rows) is np.ndarray and rows.dtype is self._same_dtype and rows.ndim == self._same_ndim:
+        is_plain = spans is None and type(rows) is np.ndarray
+        if is_plain and rows.dtype is self._same_dtype and rows.ndim == self._same_ndim:
             try:
                 self._group_files[0].append_same(rows)
             except BaseException as error:

@@ -53,7 +53,7 @@ def test_windows_hold_what_numpy_says(kind: str, data: st.DataObject) -> None:
     expected = ReferenceWindows(stream.rows, **grid)
     with backend_of(kind, files) as backend:
         verify = data.draw(st.booleans())
-        dataset = gl.open_dataset(backend, fields=fields, verify=verify, **grid)  # type: ignore[call-overload]  # all int
+        dataset = gl.open_dataset(backend, fields=fields, verify=verify, **grid)
         assert len(dataset) == len(expected)
         assert dataset.num_elements == len(stream.rows)
         choices = st.lists(st.integers(0, max(len(expected) - 1, 0)), max_size=12 if len(expected) else 0)

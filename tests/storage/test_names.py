@@ -36,6 +36,7 @@ GOOD = [
 ]
 
 BAD = [
+    " C:x",
     "",
     "/",
     "/etc/passwd",
