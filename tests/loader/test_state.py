@@ -231,6 +231,31 @@ VALUES = st.one_of(
 )
 
 
+def deep() -> list[Any]:
+    """Lists in lists, deeper than the interpreter can walk."""
+    outer: list[Any] = []
+    for _ in range(10_000):
+        outer = [outer]
+    return outer
+
+
+@pytest.mark.parametrize("place", [*(place for place in PLACES if place), ("format",), ("crc32c",)])
+@pytest.mark.parametrize(
+    "value", ["\ud800", np.int64(3), np.arange(3), deep()], ids=["surrogate", "scalar", "array", "deep"]
+)
+def test_values_that_no_state_holds_are_refused(place: tuple[Any, ...], value: Any) -> None:
+    """S2: what a checkpoint of another library, or a hostile one, may hold: a StateError, and a short one."""
+    state = json.loads(json.dumps(state_after(5)))
+    target: Any = state
+    for name in place[:-1]:
+        target = target[name]
+    target[place[-1]] = value
+    with gl.Loader(dataset_of(100), 2, shuffle=True, seed=17) as loader:
+        with pytest.raises(StateError) as caught:
+            loader.load_state_dict(state)
+        assert len(str(caught.value)) < 1000
+
+
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
 def test_a_state_that_someone_wrote_is_right_or_refused(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     """S2: any value anywhere, checksum made to fit: a loader that iterates, or a StateError, and nothing else."""
