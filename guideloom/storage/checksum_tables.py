@@ -48,7 +48,8 @@ class ChecksumTables:
         self._paths = paths
         self._seeds = seeds
         self._num_blocks = -(-file_bytes // BLOCK_BYTES)
-        self._in_memory = 4 * int(self._num_blocks.sum()) <= max_bytes
+        # Of hostile sizes, the sum may not fit in 64 bits.
+        self._in_memory = 4 * sum(self._num_blocks.tolist()) <= max_bytes
         self._tables: dict[int, UInt32Array] = {}
         self._addresses = np.zeros(len(paths), np.int64)
         self._loading = asyncio.Lock()

@@ -47,7 +47,8 @@ class DocumentIndex:
         self._paths = paths
         self._file_bytes = file_bytes
         self._row_bytes = row_bytes
-        self._in_memory = int(file_bytes.sum()) <= max_bytes
+        # Of hostile sizes, the sum may not fit in 64 bits.
+        self._in_memory = sum(file_bytes.tolist()) <= max_bytes
         self._tables: dict[int, UInt8Array] = {}
         self._addresses = np.zeros(len(paths), np.int64)
         self._loading = asyncio.Lock()
