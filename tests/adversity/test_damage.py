@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 import guideloom as gl
-from guideloom.errors import CorruptionError, GuideLoomError
+from guideloom.errors import CorruptionError, GuideLoomError, MissingFileError
 from guideloom.storage.manifest import MANIFEST_NAME
+from guideloom.storage.verification import Verification
+from guideloom.storage.verifier import Verifier
 from tests.damage import (
     LAYOUTS,
     Damaged,
@@ -55,7 +57,7 @@ def files(layout: Layout) -> Files:
     return layout.files()
 
 
-def some(damages: Iterable[Damaged], count: int = 40) -> Iterable[Damaged]:
+def some(damages: Iterable[Damaged], count: int = 25) -> Iterable[Damaged]:
     """All of them to prove; else a few, the same each time."""
     if ALL:
         return damages
@@ -110,6 +112,43 @@ async def test_no_damage_brings_other_data(layout: Layout, files: Files, kind: s
     await check_reads(layout, files, right, some(damages))
 
 
+@pytest.mark.asyncio
+async def test_verify_finds_every_flipped_bit(layout: Layout, files: Files) -> None:
+    """C1, C3: of every file; those of a shard by its name, and of manifests one of those that differ."""
+    assert (await verified(files)).ok
+    for name, data in files.items():
+        for bit in bits(data):
+            found = await verified({**files, name: flipped(data, bit)})
+            assert found is None or not found.ok, f"bit {bit} of {name} was not found"
+            if name.startswith("shards/"):
+                assert found is not None
+                assert {entry.path for entry in found.damages} == {name}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", KINDS)
+async def test_verify_finds_all_damage(layout: Layout, files: Files, kind: str) -> None:
+    """C2. A copy of a dataset may lack what no reader needs: the manifests of shards and of earlier snapshots."""
+    damages = KINDS[kind](layout, files)
+    for changed in some(changed for changed in damages if any(changed.values()) or any(map(needed, changed))):
+        found = await verified(with_damage(files, changed))
+        assert found is None or not found.ok, f"{list(changed)} were damaged, and nothing was found"
+
+
+def needed(name: str) -> bool:
+    """Whether a dataset cannot be without a file."""
+    return name == MANIFEST_NAME or Path(name).suffix != ".json"
+
+
+async def verified(files: Files) -> Verification | None:
+    """Check every byte of some files; None if they are not even a dataset."""
+    verifier = Verifier(gl.MemoryBackend(files), "full", lambda _done, _total: None)
+    try:
+        return await verifier.run(None, list(files))
+    except MissingFileError:
+        return None
+
+
 async def check_reads(layout: Layout, files: Files, right: Any, damages: Iterable[Damaged]) -> None:
     """Read the dataset after each damage: an error of ours, or what is right."""
     for damage in damages:
@@ -134,12 +173,16 @@ def test_random_flips_in_larger_files(layout: Layout, tmp_path: Path, memory_map
         for _ in range(rounds):
             places = {(name, generator.randrange(8 * len(files[name]))) for name in generator.choices(names, k=flips)}
             damage(root, files, places)
+            ranges = [(found.path, found.offset or 0, found.length or 0) for found in gl.verify(root).damages]
+            for name, bit in places:
+                assert any(name == path and 0 <= bit // 8 - start < length for path, start, length in ranges)
             lost = sum(fails(reader, i, right[i]) for i in range(len(reader)))
             assert lost > 0
             with pytest.raises(CorruptionError):
                 reader.read_batch(slice(None))
             damage(root, files, places, undo=True)
             assert not any(fails(reader, i, right[i]) for i in generator.sample(range(len(reader)), 10))
+        assert gl.verify(root).ok
 
 
 def fails(reader: Any, sample: int, right: Any) -> bool:
