@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any, overload
 
@@ -13,11 +14,11 @@ from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.layer_selection import Layers
 from guideloom.datasets.selection import Fields
 from guideloom.datasets.stream import StreamDataset
-from guideloom.errors import BackendError, MissingFileError
+from guideloom.errors import BackendError, ManifestError, MissingFileError
 from guideloom.formats.encoding import Encoding
 from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
-from guideloom.storage.manifest import MANIFEST_NAME, Manifest, snapshot_name
+from guideloom.storage.manifest import MANIFEST_NAME, REREAD_SECONDS, Manifest, snapshot_name
 from guideloom.storage.pinning import check_expected, check_fingerprint
 from guideloom.storage.records import MAX_MANIFEST_BYTES
 from guideloom.storage.stream_manifest import StreamManifest
@@ -183,7 +184,16 @@ async def _read_manifest(
     path = MANIFEST_NAME if snapshot is None else snapshot_name(snapshot)
     await backend.open()
     try:
-        data = await backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+        before = None
+        while True:
+            data = await backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+            try:
+                return load_manifest(data, path=f"{location}/{path}")
+            except ManifestError:
+                if data == before:
+                    raise
+            before = data
+            await asyncio.sleep(REREAD_SECONDS)
     except MissingFileError as error:
         if snapshot is not None:
             reason = f"there is no snapshot {snapshot} at {location}: {path} is missing"
@@ -196,7 +206,6 @@ async def _read_manifest(
         raise type(error)(f"{location}: {error}", **error.details) from error
     finally:
         await backend.close()
-    return load_manifest(data, path=f"{location}/{path}")
 
 
 async def _is_there(backend: ReadBackend, path: str) -> bool:

@@ -3,6 +3,7 @@
 import logging
 import operator
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,7 +14,14 @@ from guideloom.errors import CommitConflict, ManifestError, MissingFileError, Sh
 from guideloom.storage.claims import take_claim
 from guideloom.storage.durable import NewFolder, list_folder, make_folder, read_file, write_file
 from guideloom.storage.kinds import load_manifest
-from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, encode_manifest, snapshot_name
+from guideloom.storage.manifest import (
+    MANIFEST_NAME,
+    REREAD_SECONDS,
+    SNAPSHOTS_FOLDER,
+    Manifest,
+    encode_manifest,
+    snapshot_name,
+)
 from guideloom.storage.merge import merge_shards, refuse_missing, written_shards
 from guideloom.storage.names import SHARDS_FOLDER, SNAPSHOT
 from guideloom.storage.records import MAX_MANIFEST_BYTES, MAX_SHARD_NUMBER
@@ -251,13 +259,25 @@ def _newest_manifest(root: Path, storage: str) -> Manifest:
     if pointed == data or (newest == 0 and not pointed):
         return manifest
     if pointed:
-        named = load_manifest(pointed, path=str(root / MANIFEST_NAME))
+        named = _load_replaced(root / MANIFEST_NAME, pointed)
         if named.snapshot == newest and named != manifest:
             raise ManifestError(f"{root / MANIFEST_NAME} and {path} are different datasets; restore one of them")
         if named.snapshot >= newest:
             return named
     _point_to_newest(root, newest, data)
     return manifest
+
+
+def _load_replaced(path: Path, data: bytes) -> Manifest:
+    """Return the manifest in a file that commits replace, of which `data` were read; read it again while it changes."""
+    while True:
+        try:
+            return load_manifest(data, path=str(path))
+        except ManifestError:
+            time.sleep(REREAD_SECONDS)
+            before, data = data, read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+            if data == before:
+                raise
 
 
 def _point_to_newest(root: Path, snapshot: int, data: bytes) -> None:

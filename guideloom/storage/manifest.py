@@ -12,6 +12,11 @@ from guideloom.storage.names import check_name
 from guideloom.storage.records import MAX_COUNT, MAX_MANIFEST_BYTES, MAX_REASON, ManifestRecord, encode_record
 
 MANIFEST_NAME = "guideloom.json"
+
+# A manifest that cannot be read is read again after so long, until it no longer changes: on some network file systems
+# a file that was just replaced has the old one's length for some milliseconds.
+REREAD_SECONDS = 0.05
+
 SNAPSHOTS_FOLDER = "snapshots"
 
 _HEXADECIMAL = re.compile("[0-9a-f]*")

@@ -115,7 +115,9 @@ async def test_no_damage_brings_other_data(layout: Layout, files: Files, kind: s
 @pytest.mark.asyncio
 async def test_verify_finds_every_flipped_bit(layout: Layout, files: Files) -> None:
     """C1, C3: of every file; those of a shard by its name, and of manifests one of those that differ."""
-    assert (await verified(files)).ok
+    right = await verified(files)
+    assert right is not None
+    assert right.ok
     for name, data in files.items():
         for bit in bits(data):
             found = await verified({**files, name: flipped(data, bit)})

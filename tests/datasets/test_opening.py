@@ -48,6 +48,31 @@ def manifest_of(num_shards: int, rows: int) -> StreamManifest:
     return StreamManifest(schema, (schema,), shards, 1)
 
 
+class Replaced(gl.MemoryBackend):
+    """Shows the manifest cut short, so many times, as a network file system may that is just replacing it."""
+
+    times = 0
+    reads = 0
+
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
+        self.reads += 1
+        data = await super().read_file(path, max_bytes=max_bytes)
+        return data[: -100 - self.reads] if self.reads <= self.times else data
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_manifest_that_is_being_replaced_is_read_again(times: int) -> None:
+    backend = Replaced(stream_files(counted([10])))
+    backend.times = times
+    assert len(gl.open_dataset(backend, window=10)) == 1
+    assert backend.reads == times + 1
+    backend.files = {MANIFEST_NAME: b"{"}
+    backend.times = backend.reads = 0
+    with pytest.raises(ManifestError):
+        gl.open_dataset(backend, window=10)
+    assert backend.reads == 2
+
+
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
     written(tmp_path, [100, 0, 30])
     for location in (tmp_path, str(tmp_path), tmp_path.as_uri(), gl.LocalBackend(tmp_path)):

@@ -688,3 +688,28 @@ def test_errors_are_ours(tmp_path: Path) -> None:
     write(storage, 1, [2])
     with pytest.raises(GuideLoomError):
         storage.commit()
+
+
+def test_a_manifest_that_another_commit_is_replacing_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network file systems show a file that was just replaced at its old length, for some milliseconds."""
+    storage = StreamStorage.create(tmp_path, dtype="<u2")
+    with storage.writer(shard=0) as shard:
+        shard.append([1, 2])
+    storage.commit()
+    read_file = durable.read_file
+    cut = [True]
+
+    def read_cut(path: Path, *, max_bytes: int) -> bytes:
+        data = read_file(path, max_bytes=max_bytes)
+        return data[:-100] if path == tmp_path / "guideloom.json" and cut.pop() else data
+
+    monkeypatch.setattr("guideloom.storage.dataset.read_file", read_cut)
+    cut[:] = [False, True]
+    assert StreamStorage.open(tmp_path).snapshot == 1
+    assert cut == []
+    (tmp_path / "guideloom.json").write_bytes(b"{")
+    cut[:] = [False, False]
+    with pytest.raises(ManifestError):
+        StreamStorage.open(tmp_path)
