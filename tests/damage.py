@@ -94,6 +94,28 @@ def _write_stream(root: Path, rows: Any) -> None:
     _append(storage, np.split(rows, [half, half, half + 1]))
 
 
+def _write_layers(root: Path, num_bytes: int, seed: int) -> None:
+    """As a plain stream, with half of the bytes in spans: some overlap, some are empty, and so are some payloads."""
+    generator = random.Random(seed)
+    layers = {"concepts": gl.formats.NumpyArray("<i4"), "document": gl.formats.JSON()}
+    storage = gl.StreamWithMetadataStorage.create(root, dtype="<i4", metadata={"note": "hello"}, layers=layers)
+    rows = np.array(generator.choices(range(50_000), k=num_bytes // 8), "<i4")
+    half = len(rows) // 2 - 11
+    for number, part in enumerate(np.split(rows, [half, half, half + 1])):
+        starts = sorted(generator.choices(range(len(part)), k=len(part) // 30)) if len(part) else []
+        ends = [min(start + generator.choice([0, 20, 60]), len(part)) for start in starts]
+        concepts = [
+            (low, high, generator.choices(range(100), k=low % 8)) for low, high in zip(starts, ends, strict=True)
+        ]
+        with storage.writer(shard=number) as shard:
+            shard.append(
+                part, spans={"concepts": concepts, "document": [(low, high, {"id": low}) for low, high, _ in concepts]}
+            )
+        if number == 1:
+            storage.commit()
+    storage.commit()
+
+
 def _documents(encoding: Any, compression: Any = None) -> Layout:
     def write(root: Path, num_bytes: int, seed: int) -> None:
         storage = gl.DocumentStorage.create(
@@ -146,6 +168,7 @@ def _append(storage: Any, shards: Iterable[Any]) -> None:
 LAYOUTS: dict[str, Layout] = {
     "stream": Layout(_write_tokens, {"window": 512}),
     "rows": Layout(_write_rows, {"window": 100}),
+    "layers": Layout(_write_layers, {"window": 512, "layers": ["concepts", "document"]}),
     "json": _documents(gl.formats.JSON()),
     "text": _documents(gl.formats.Text()),
     "array": _documents(gl.formats.NumpyArray("<i4")),
@@ -209,15 +232,19 @@ def exchanged_files(files: Files) -> Iterator[Damaged]:
 
 def foreign_files(files: Files, others: Files) -> Iterator[Damaged]:
     """Yield files of another dataset under the names of this one: each alone, and all of a shard together."""
-    theirs = [name for name in others if name.startswith("shards/")]
-    mine = [name for name in files if name.startswith("shards/")]
-    stems: dict[str, dict[str, bytes]] = {}
+    mine, theirs = (
+        sorted(
+            (name for name in some if name.startswith("shards/")), key=lambda name: (shard_of(name), Path(name).suffix)
+        )
+        for some in (files, others)
+    )
+    together: dict[str, dict[str, bytes]] = {}
     for name, other in zip(mine, theirs, strict=True):
         assert Path(name).suffix == Path(other).suffix
         if files[name] != others[other]:
             yield {name: others[other]}
-            stems.setdefault(name.split(".")[0], {})[name] = others[other]
-    yield from stems.values()
+            together.setdefault(shard_of(name), {})[name] = others[other]
+    yield from together.values()
     for name in files:
         if not name.startswith("shards/") and files[name] != others.get(name, files[name]):
             yield {name: others[name]}
@@ -229,9 +256,16 @@ def with_damage(files: Files, damage: Damaged) -> Files:
 
 
 def is_read(name: str, files: Files) -> bool:
-    """Whether a reader of the newest snapshot looks into a file: not into shard manifests, nor into empty shards."""
-    path = Path(name)
-    return name == MANIFEST_NAME or (path.suffix != ".json" and files[str(path.with_suffix(".bin"))] != b"")
+    """Whether a reader of the newest snapshot looks into a file: not into manifests of shards, nor empty shards."""
+    if not name.startswith("shards/") or name.endswith(".json"):
+        return name == MANIFEST_NAME
+    rows = [files[other] for other in files if other.endswith(".bin") and shard_of(other) == shard_of(name)]
+    return files[name] != b"" and any(rows)
+
+
+def shard_of(name: str) -> str:
+    """Return the number of the shard in the name of a file of it."""
+    return name[len("shards/") :][:8]
 
 
 def _pairs(files: Files) -> Iterator[tuple[tuple[str, bytes], tuple[str, bytes]]]:

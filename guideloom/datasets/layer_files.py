@@ -66,20 +66,26 @@ class LayerFiles:
             length=SPAN_BYTES,
         )
 
-    def bad_payload(self, shard: int, number: int, status: int, detail: int) -> GuideLoomError:
-        """Make the error for a payload that does not match its row."""
+    def bad_payload(
+        self, shard: int, number: int, status: int, detail: int, offset: int, length: int
+    ) -> GuideLoomError:
+        """Make the error for a payload that does not match its row; it is among `length` bytes at `offset`."""
         path = self.payload_paths[shard]
         if status == UNEVEN:
             return DecodeError(
                 f"the payload of span {number} in {path} has {detail} bytes, and items of layer {self.name!r} have "
                 f"{self.item_bytes}",
                 path=path,
+                offset=offset,
+                length=length,
             )
         expected, found = detail >> 32 & 0xFFFFFFFF, detail & 0xFFFFFFFF
         return CorruptionError(
-            f"{path} is damaged: the payload of span {number} should have checksum {expected:#010x}, and has "
-            f"{found:#010x}, twice. Restore the file, or write the layer again",
+            f"{path} is damaged: the payload of span {number}, among bytes {offset} to {offset + length}, should have "
+            f"checksum {expected:#010x}, and has {found:#010x}, twice. Restore the file, or write the layer again",
             path=path,
+            offset=offset,
+            length=length,
             expected=expected,
             found=found,
         )

@@ -266,7 +266,10 @@ class LayerReader:
                 logger.warning("%s: a damaged payload was read right at the second attempt", path)
         for i in np.flatnonzero((status == BAD_PAYLOAD) | (status == UNEVEN)).tolist():
             number = int(found.candidates.lowest[i] + detail[i, 0])
-            pieces.failures[i] = self._files.bad_payload(int(pieces.file[i]), number, int(status[i]), int(detail[i, 1]))
+            offset_read, length_read = found.found[i, 3:5].tolist()
+            pieces.failures[i] = self._files.bad_payload(
+                int(pieces.file[i]), number, int(status[i]), int(detail[i, 1]), offset_read, length_read
+            )
 
     async def _check(
         self, pieces: _Pieces, found: _Found, which: Int32Array, status: Int32Array, detail: Int64Array

@@ -12,6 +12,7 @@ from guideloom._speedups.crc32c import block_checksum, block_checksums, crc32c
 from guideloom._typing import UInt8Array, UInt32Array
 from guideloom.errors import MissingFileError, ShortReadError
 from guideloom.storage.checksums import BLOCK_BYTES, TABLE_BLOCK
+from guideloom.storage.layer_manifest import spans_file_bytes
 from guideloom.storage.stream_manifest import StreamManifest
 from guideloom.storage.verification import MOST_DAMAGES, Damage
 
@@ -48,7 +49,7 @@ class DataFile:
 
 
 def data_files(manifests: Iterable[StreamManifest]) -> list[DataFile]:
-    """Return the data files that manifests name, each once, with the rows of every shard in it."""
+    """Return the files with checksums of blocks that manifests name, each once, with the rows of every shard in it."""
     files: dict[tuple[str, int, str, int], DataFile] = {}
     for manifest in manifests:
         for shard in manifest.shards:
@@ -58,6 +59,9 @@ def data_files(manifests: Iterable[StreamManifest]) -> list[DataFile]:
                 span = Span(entry.byte_offset, shard.rows * group.row_bytes, entry.sha256, shard.number)
                 if span not in file.spans:
                     file.spans.append(span)
+            for layer in shard.layers:  # whose hash is of what the spans mean, not of these bytes
+                facts = (layer.file, spans_file_bytes(layer, shard.rows), layer.checksums, layer.checksum_seed)
+                files.setdefault(facts, DataFile(*facts, [Span(0, 0, hashlib.sha256().hexdigest(), shard.number)]))
     return list(files.values())
 
 

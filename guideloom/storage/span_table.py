@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guideloom._speedups.spans import checksum_spans
-from guideloom._typing import Int64Array, UInt8Array
+from guideloom._typing import AnyArray, Int64Array, UInt8Array
 
 SPAN_DTYPE = np.dtype([("start", "<u4"), ("length", "<u4"), ("payload_bytes", "<u4"), ("checksum", "<u4")])
 INDEX_DTYPE = np.dtype([("lowest", "<u4"), ("first", "<u4"), ("payload_offset", "<u8")])
@@ -27,6 +27,13 @@ _LEAST_BLOCK_SPANS = 8
 _MOST_NEW_ENTRIES = 2**20
 # What a span is in the content hash: 64 bits of start, 32 of length, 32 of payload length.
 _CONTENT_DTYPE = np.dtype([("start", "<u8"), ("length", "<u4"), ("payload_bytes", "<u4")])
+
+
+def content_rows(start: AnyArray, length: AnyArray, payload_bytes: AnyArray) -> npt.NDArray[np.void]:
+    """Return what the content hash covers of some spans, whose starts are whole."""
+    content = np.empty(len(start), _CONTENT_DTYPE)
+    content["start"], content["length"], content["payload_bytes"] = start, length, payload_bytes
+    return content
 
 
 class SpanTable:
@@ -97,9 +104,7 @@ class SpanTable:
         rows["length"] = end - start
         rows["payload_bytes"] = payload_bytes
         checksum_spans(rows.view("<u4").reshape(n, 4), payload, file_seed=self._file_seed, first_span=self.num_spans)
-        content = np.empty(n, _CONTENT_DTYPE)
-        content["start"], content["length"], content["payload_bytes"] = start, rows["length"], rows["payload_bytes"]
-        self._sha256.update(content.view(np.uint8).data)
+        self._sha256.update(content_rows(start, rows["length"], payload_bytes).view(np.uint8).data)
         offsets = self.payload_bytes + np.cumsum(payload_bytes) - payload_bytes
         if n:
             self._index_up_to(start, end, offsets)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+import msgspec
+
 from guideloom.backends.base import HasSizes, ReadBackend, ReadsHere
 from guideloom.errors import BackendError, GuideLoomError, MissingFileError, RangesError, ShortReadError
 from guideloom.ranges import ByteRanges
@@ -17,10 +19,11 @@ from guideloom.storage.content import Chunk, Content, DataFile, data_files
 from guideloom.storage.document_content import DocumentFileContent
 from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
+from guideloom.storage.layer_content import SpanContent, layer_contents
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, Shard, snapshot_name
 from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX, SNAPSHOT
 from guideloom.storage.pinning import check_fingerprint
-from guideloom.storage.records import MAX_MANIFEST_BYTES
+from guideloom.storage.records import MAX_MANIFEST_BYTES, ShardEntry
 from guideloom.storage.stream_manifest import StreamManifest
 from guideloom.storage.verification import MOST_DAMAGES, Damage, Mode, Verification
 
@@ -32,7 +35,7 @@ _BLOCKS_HERE = 64
 _BLOCKS_FETCHED = 512
 _BYTES_PER_MOVE = 4 * 1024 * 1024
 _MOST_WORKERS = 16
-_PIECE_BYTES = 2 * 1024 * 1024  # of documents
+_PIECE_BYTES = 2 * 1024 * 1024  # of documents, spans and payloads
 
 _SNAPSHOT = re.compile(rf"{SNAPSHOTS_FOLDER}/({SNAPSHOT.pattern})/{re.escape(MANIFEST_NAME)}", re.ASCII)
 
@@ -103,9 +106,12 @@ class Verifier:
             for shard in manifest.shards
             for file in manifest.files_of(shard)
         }
-        streams = data_files(each for each in manifests.values() if isinstance(each, StreamManifest))
-        documents = _document_files(each for each in manifests.values() if isinstance(each, DocumentManifest))
-        await self._check(sizes, streams, documents)
+        streams = [each for each in manifests.values() if isinstance(each, StreamManifest)]
+        records: list[tuple[SpanContent | DocumentFileContent, int]] = [
+            *_document_files(each for each in manifests.values() if isinstance(each, DocumentManifest)),
+            *((content, _PIECE_BYTES) for content in layer_contents(streams)),
+        ]
+        await self._check(sizes, data_files(streams), records)
         known = {MANIFEST_NAME, *manifests, *(path for path, _ in sizes)}
         extra = set(names) - known - await self._check_shard_manifests(manifests.values(), names)
         return Verification(
@@ -149,7 +155,7 @@ class Verifier:
         """See that each snapshot kept what the one before it had."""
         newest = max(manifests.values(), key=lambda manifest: manifest.snapshot, default=None)
         for path, manifest in manifests.items():
-            if newest is None or manifest.metadata != newest.metadata or not set(newest.shards) >= set(manifest.shards):
+            if newest is None or manifest.metadata != newest.metadata or not _kept(manifest.shards, newest.shards):
                 self._report(Damage(path, "its metadata or shards are not those of the later snapshots"))
 
     async def _check_shard_manifests(self, manifests: Iterable[Manifest], names: Iterable[str]) -> set[str]:
@@ -175,13 +181,13 @@ class Verifier:
         self,
         sizes: Mapping[tuple[str, int], int],
         files: Sequence[DataFile],
-        documents: Sequence[tuple[DocumentFileContent, int]],
+        records: Sequence[tuple[SpanContent | DocumentFileContent, int]],
     ) -> None:
         """Check the size of each file, which comes with its shard, and then the content."""
-        total = sum(file.num_bytes for file in files) + sum(content.file.bytes for content, _ in documents)
+        total = sum(file.num_bytes for file in files) + sum(content.file.bytes for content, _ in records)
         if self._mode == "quick":
-            files, documents, total = [], [], len(sizes)
-        coming_sizes, coming_files, coming_documents = iter(sizes.items()), iter(files), iter(documents)
+            files, records, total = [], [], len(sizes)
+        coming_sizes, coming_files, coming_records = iter(sizes.items()), iter(files), iter(records)
         cpus = os.cpu_count() or 1
         threads = ThreadPoolExecutor(cpus, "guideloom-verify")
         here = isinstance(self._backend, ReadsHere)
@@ -201,8 +207,8 @@ class Verifier:
                 await (self._scan_here if here else self._fetch)(file, content, chunk, threads, advance)
                 for damage in content.finish():
                     self._report(damage)
-            for document_file, piece_bytes in coming_documents:
-                await self._fetch_documents(document_file, piece_bytes, threads, advance)
+            for record_file, piece_bytes in coming_records:
+                await self._fetch_records(record_file, piece_bytes, threads, advance)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -251,10 +257,14 @@ class Verifier:
             self._num_bytes += chunk.data.nbytes
             advance(chunk.data.nbytes)
 
-    async def _fetch_documents(
-        self, content: DocumentFileContent, piece_bytes: int, threads: ThreadPoolExecutor, advance: Advance
+    async def _fetch_records(
+        self,
+        content: SpanContent | DocumentFileContent,
+        piece_bytes: int,
+        threads: ThreadPoolExecutor,
+        advance: Advance,
     ) -> None:
-        """Read a file of documents through the backend, and hash it on a thread."""
+        """Read a file of documents, spans or payloads through the backend, and hash it on a thread."""
         loop, file = asyncio.get_running_loop(), content.file
         buffer = bytearray(min(piece_bytes, file.bytes))
         for offset in range(0, file.bytes, piece_bytes):
@@ -305,6 +315,18 @@ class Verifier:
             failures: Mapping[int, Exception] = error.failures
             return failures
         return {}
+
+
+def _kept(shards: Iterable[Shard], later: Iterable[Shard]) -> bool:
+    """Whether all of some shards are among later ones, which may have more layers."""
+    numbered = {shard.number: shard for shard in later}
+    for shard in shards:
+        now = numbered.get(shard.number)
+        if isinstance(shard, ShardEntry) and isinstance(now, ShardEntry):
+            now = msgspec.structs.replace(now, layers=now.layers[: len(shard.layers)])
+        if now != shard:
+            return False
+    return True
 
 
 def _document_files(manifests: Iterable[DocumentManifest]) -> list[tuple[DocumentFileContent, int]]:

@@ -124,7 +124,11 @@ async def test_verify_finds_every_flipped_bit(layout: Layout, files: Files) -> N
             assert found is None or not found.ok, f"bit {bit} of {name} was not found"
             if name.startswith("shards/"):
                 assert found is not None
-                assert {entry.path for entry in found.damages} == {name}
+                paths = {entry.path for entry in found.damages}
+                # Nothing but its checksums tells which of the two is wrong, the spans of a layer or these.
+                beside = {str(Path(name).with_suffix(".spans"))} if name.endswith(".crc32c") else set()
+                assert name in paths
+                assert paths <= {name, *beside}
 
 
 @pytest.mark.asyncio

@@ -387,3 +387,32 @@ def test_ctrl_c_stops_it(tmp_path: Path) -> None:
         assert time.monotonic() - begin < 1.5
     assert process.returncode == 130
     assert errors.strip() == "interrupted"
+
+
+def test_a_layer_that_was_added_later_is_checked_and_earlier_snapshots_stay_right(corpus: Path) -> None:
+    """C2, M9: its rows and payloads are held against their hashes, even if all checksums were made to match."""
+    storage = gl.StreamStorage.open(corpus)
+    layer = storage.add_layer("label", gl.formats.Text())
+    for number in range(4):
+        with layer.writer(number) as shard:
+            shard.append([(0, 0, "")] if number == 1 else [(0, 9, "good"), (2000, 2007, "bad")])
+    layer.commit()
+    assert gl.verify(corpus).ok
+    assert gl.verify(corpus, snapshot=1).ok
+    entry = gl.StreamStorage.open(corpus).manifest.shards[3].layers[0]
+    rows = bytearray((corpus / entry.file).read_bytes())
+    rows[0] ^= 1
+    (corpus / entry.file).write_bytes(rows)
+    checksums = BlockChecksums(file_seed=entry.checksum_seed)
+    checksums.update(rows)
+    (corpus / entry.checksums).write_bytes(checksums.finish())
+    (damage,) = gl.verify(corpus).damages
+    assert (damage.path, damage.shard, damage.expected) == (entry.file, 3, entry.sha256)
+    rows[0] ^= 1
+    checksums = BlockChecksums(file_seed=entry.checksum_seed)
+    checksums.update(rows)
+    (corpus / entry.file).write_bytes(rows)
+    (corpus / entry.checksums).write_bytes(checksums.finish())
+    assert gl.verify(corpus).ok
+    (corpus / entry.payloads).write_bytes(b"goodBad")
+    assert names(gl.verify(corpus)) == {entry.payloads}
