@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.adversity.programs import run_program, succeeds
+from tests.damage import LAYOUTS
 from tests.streams import counted, shards_of, store, stream_files
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
@@ -169,3 +170,40 @@ def test_a_read_that_is_stuck_in_the_kernel_holds_up_neither_close_nor_exit(libr
     outcome = run_program(STUCK, root, environment=environment, seconds=50)
     assert (outcome.status, outcome.output, outcome.errors) == (0, "told\n", "")
     assert outcome.seconds < 10
+
+
+READ_LAYOUT = """
+    import json, sys
+    from pathlib import Path
+    import guideloom as gl
+    from guideloom.errors import GuideLoomError
+    from tests.damage import LAYOUTS, files_below, plain
+
+    root, layout = Path(sys.argv[1]), LAYOUTS[sys.argv[2]]
+    with layout.open(gl.MemoryBackend(files_below(root))).sync_reader() as reader:
+        right = [plain(reader.read(i)) for i in range(len(reader))]
+    errors = []
+    with layout.open(gl.LocalBackend(root, memory_map=False)).sync_reader() as reader:
+        for sample, expected in enumerate(right):
+            try:
+                found = plain(reader.read(sample))
+            except GuideLoomError as error:
+                errors.append(type(error).__name__)
+            else:
+                assert found == expected, f"sample {sample} is wrong"
+    print(json.dumps(sorted(set(errors))))
+"""
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [("short", []), ("silent", ["CorruptionError"]), ("flips", ["CorruptionError"]), ("eio", ["ReadError"])],
+)
+def test_no_layout_delivers_what_a_device_lied_about(
+    library: Path, tmp_path: Path, name: str, fault: str, expected: list[str]
+) -> None:
+    """C8: nothing wrong is ever delivered; what failed says so, and the rest is right."""
+    store(LAYOUTS[name].files(), tmp_path)
+    environment = {"LD_PRELOAD": str(library), "GUIDELOOM_FAULT": fault}
+    assert json.loads(succeeds(READ_LAYOUT, tmp_path, name, environment=environment)) == expected
