@@ -24,6 +24,4 @@ def _no_waiting_for_manifests() -> Iterator[None]:
         yield
 
 
-pytest.register_assert_rewrite(
-    "tests.adversity.programs", "tests.backends.checks", "tests.leaks", "tests.loader.samples", "tests.reference"
-)
+pytest.register_assert_rewrite("tests.adversity.programs", "tests.leaks", "tests.loader.samples", "tests.reference")

@@ -17,3 +17,6 @@ def plan_windows(
     batch: Int32Array,
     element: Int64Array,
 ) -> int: ...
+def group_neighbours(
+    file: Int32Array, offset: Int64Array, length: Int64Array, max_gap: int, max_length: int, group: Int64Array
+) -> int: ...

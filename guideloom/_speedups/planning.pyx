@@ -67,3 +67,26 @@ def plan_windows(const int64_t[::1] samples not None, const int64_t[::1] bounds 
                     at = stop
                 shard += 1
     return n
+
+
+def group_neighbours(const int32_t[::1] file not None, const int64_t[::1] offset not None,
+                     const int64_t[::1] length not None, int64_t max_gap, int64_t max_length,
+                     int64_t[::1] group not None):
+    """Number the groups of ranges that one read may cover, and return how many there are.
+
+    The ranges are sorted by file and offset. One joins the group before it if it begins at most `max_gap` bytes after
+    that ends, and the group then has at most `max_length` bytes, or still the same.
+    """
+    cdef Py_ssize_t i
+    cdef int64_t n = 0, start = 0, stop = 0, end
+    with nogil:
+        for i in range(offset.shape[0]):
+            end = offset[i] + length[i]
+            if (i > 0 and file[i] == file[i - 1] and offset[i] - stop <= max_gap
+                    and (end <= stop or end - start <= max_length)):
+                stop = max(stop, end)
+            else:
+                n += 1
+                start, stop = offset[i], end
+            group[i] = n - 1
+    return n

@@ -165,7 +165,8 @@ class RangeBackend(ABC):
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
-                task.cancel()
+                if not task.cancelling():  # a second cancel would interrupt what cleans up after the first
+                    task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         raise_failures(failures)
 

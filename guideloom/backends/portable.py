@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 
 import aiofiles
 import aiofiles.os
+from aiofiles.threadpool.binary import AsyncBufferedReader
 
 from guideloom._typing import PathLike
 from guideloom.backends.base import RangeBackend, translate
@@ -33,9 +36,18 @@ class PortableBackend(RangeBackend):
 
     async def read_range(self, path: str, offset: int, length: int) -> bytes:
         """Return bytes of a file."""
-        async with aiofiles.open(os.path.join(self.root, path), "rb") as file:
+        opening = asyncio.ensure_future(_open(os.path.join(self.root, path)))
+        try:
+            file = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread opens it all the same, and somebody has to close it
+            with contextlib.suppress(OSError):
+                await (await opening).close()
+            raise
+        try:
             await file.seek(offset)
             return await file.read(length)
+        finally:
+            await file.close()
 
     async def size(self, path: str) -> int:
         """Return the size of a file in bytes."""
@@ -43,3 +55,7 @@ class PortableBackend(RangeBackend):
             return (await aiofiles.os.stat(os.path.join(self.root, path))).st_size
         except OSError as error:
             raise translate(error, path) from error
+
+
+async def _open(path: str) -> AsyncBufferedReader:
+    return await aiofiles.open(path, "rb")

@@ -22,13 +22,14 @@ from guideloom.backends import HasSizes, LocalBackend, ReadBackend, RunsJobs, fr
 from guideloom.backends.descriptors import DescriptorCache
 from guideloom.errors import BackendError, ClosedError, MissingFileError, RangesError
 from guideloom.ranges import ByteRanges
-from tests.backends.checks import FILES, check_failures, check_reads, check_whole_files, range_lists
-from tests.streams import store
+from guideloom.testing import CHECKS, FILES, write_files
+from guideloom.testing.conformance import Check, check_large_file, check_reads
+from tests.backends.checks import range_lists
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return store(FILES, tmp_path_factory.mktemp("files"))
+    return write_files(tmp_path_factory.mktemp("files"), large=True)
 
 
 @pytest.fixture
@@ -71,19 +72,10 @@ def test_every_range_lands_in_its_place_and_nothing_beside_it(
     asyncio.run(main())
 
 
-def test_failed_ranges_are_named_and_the_others_are_valid(root: Path) -> None:
-    """Promise 4, C46: an error names file, offset, length and what was found; it costs no other range."""
-
-    async def main() -> None:
-        for inline_bytes in (0, 131_072):
-            backend = LocalBackend(root, inline_bytes=inline_bytes)
-            await backend.open()
-            await check_failures(backend)
-            await check_failures(backend)
-            await check_whole_files(backend)
-            await backend.close()
-
-    asyncio.run(main())
+@pytest.mark.parametrize("inline_bytes", [0, 131_072])
+@pytest.mark.parametrize("check", [*CHECKS, check_large_file])
+def test_conformance(root: Path, check: Check, inline_bytes: int) -> None:
+    asyncio.run(check(lambda: LocalBackend(root, inline_bytes=inline_bytes)))
 
 
 def test_it_has_the_optional_abilities(root: Path) -> None:

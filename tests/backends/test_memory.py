@@ -11,7 +11,9 @@ from hypothesis import given
 from guideloom.backends import HasSizes, MemoryBackend, ReadBackend
 from guideloom.errors import MissingFileError
 from guideloom.ranges import ByteRanges
-from tests.backends.checks import FILES, check_failures, check_reads, check_whole_files, range_lists
+from guideloom.testing import CHECKS, FILES
+from guideloom.testing.conformance import Check, check_reads
+from tests.backends.checks import range_lists
 
 
 @given(range_lists())
@@ -19,12 +21,9 @@ def test_every_range_lands_in_its_place_and_nothing_beside_it(wanted: list[tuple
     asyncio.run(check_reads(MemoryBackend(FILES), wanted))
 
 
-def test_failed_ranges_are_named_and_the_others_are_valid() -> None:
-    asyncio.run(check_failures(MemoryBackend(FILES)))
-
-
-def test_whole_files() -> None:
-    asyncio.run(check_whole_files(MemoryBackend(FILES)))
+@pytest.mark.parametrize("check", CHECKS)
+def test_conformance(check: Check) -> None:
+    asyncio.run(check(lambda: MemoryBackend(FILES)))
 
 
 def test_sizes() -> None:

@@ -12,13 +12,14 @@ from guideloom import backends
 from guideloom.backends import HasSizes, ReadBackend, from_url
 from guideloom.backends.portable import PortableBackend
 from guideloom.errors import MissingFileError
-from tests.backends.checks import FILES, check_failures, check_reads, check_whole_files, range_lists
-from tests.streams import store
+from guideloom.testing import CHECKS, FILES, write_files
+from guideloom.testing.conformance import Check, check_large_file, check_reads
+from tests.backends.checks import range_lists
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return store(FILES, tmp_path_factory.mktemp("files"))
+    return write_files(tmp_path_factory.mktemp("files"), large=True)
 
 
 @settings(max_examples=15)  # each read is several hops
@@ -27,12 +28,9 @@ def test_every_range_lands_in_its_place_and_nothing_beside_it(root: Path, wanted
     asyncio.run(check_reads(PortableBackend(root), wanted))
 
 
-def test_failed_ranges_are_named_and_the_others_are_valid(root: Path) -> None:
-    asyncio.run(check_failures(PortableBackend(root)))
-
-
-def test_whole_files(root: Path) -> None:
-    asyncio.run(check_whole_files(PortableBackend(root)))
+@pytest.mark.parametrize("check", [*CHECKS, check_large_file])
+def test_conformance(root: Path, check: Check) -> None:
+    asyncio.run(check(lambda: PortableBackend(root)))
 
 
 def test_sizes(root: Path) -> None:

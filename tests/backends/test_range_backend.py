@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from guideloom.backends import RangeBackend, ReadBackend
 from guideloom.errors import BackendError, GuideLoomError, MissingFileError, RangesError, ReadError, ShortReadError
 from guideloom.ranges import ByteRanges
-from tests.backends.checks import FILES, check_failures, check_reads, check_whole_files, range_lists
+from guideloom.testing import CHECKS, FILES
+from guideloom.testing.conformance import Check, check_reads
+from tests.backends.checks import range_lists
 
 
 class Custom(RangeBackend):
@@ -75,12 +77,9 @@ def test_every_range_lands_in_its_place_and_nothing_beside_it(
     assert backend.most <= max_concurrency
 
 
-def test_failed_ranges_are_named_and_the_others_are_valid() -> None:
-    asyncio.run(check_failures(Custom()))
-
-
-def test_whole_files() -> None:
-    asyncio.run(check_whole_files(Custom()))
+@pytest.mark.parametrize("check", CHECKS)
+def test_conformance(check: Check) -> None:
+    asyncio.run(check(Custom))
 
 
 def test_requests_in_flight_reach_the_bound_and_no_more() -> None:
