@@ -27,6 +27,7 @@ from guideloom.storage.prune import prune
 from guideloom.storage.stream import StreamStorage, StreamWithMetadataStorage
 
 if TYPE_CHECKING:
+    from guideloom.backends import HTTPBackend
     from guideloom.pytorch import StatefulDataLoader
 
 __version__ = "2.0.0.dev0"
@@ -39,6 +40,7 @@ __all__ = [
     "DocumentStorage",
     "FlatSpans",
     "GuideLoomError",
+    "HTTPBackend",
     "Jagged",
     "LayerStorage",
     "Loader",
@@ -68,4 +70,8 @@ def __getattr__(name: str) -> object:
         from guideloom.pytorch import StatefulDataLoader
 
         return StatefulDataLoader
+    if name == "HTTPBackend":  # imports aiohttp
+        from guideloom.backends import HTTPBackend
+
+        return HTTPBackend
     raise AttributeError(f"module 'guideloom' has no attribute {name!r}")

@@ -8,7 +8,15 @@
     │   ├── MissingFileError (FileNotFoundError)
     │   ├── ShortReadError (EOFError)       the file ends before the range does
     │   ├── ReadError                       the system's own error, in ``errno``
+    │   ├── AccessError (PermissionError)   a server wants other credentials
+    │   ├── ReadTimeoutError (TimeoutError)  a server was not heard of in time
+    │   ├── DisconnectedError (ConnectionError)  no connection, or one that broke
+    │   ├── ResponseError                   a server answered with something else than the bytes
+    │   │   └── RangeNotSupportedError      it does not serve ranges of this file as it is stored
+    │   ├── FileChangedError                a file was replaced while it was read from
+    │   ├── RetriesExhaustedError           it failed each time it was tried
     │   └── RangesError                     some ranges of a batch failed; the rest are valid
+    ├── UnsafeURLError (ValueError)         an address that must not be followed
     ├── CorruptionError (OSError)           bytes that do not match their checksum
     ├── ConversionError (ValueError)        a stored value does not fit the dtype asked for
     ├── UnknownEncodingError (LookupError)  an encoding that a manifest names is not registered
@@ -88,7 +96,11 @@ class _SystemError(GuideLoomError, OSError):
 
 
 class BackendError(_SystemError):
-    """Bytes could not be read. Details: ``path``, and ``offset`` and ``length`` where they are known."""
+    """Bytes could not be read. Details: ``path``, and ``offset`` and ``length`` where they are known.
+
+    Those of a server also say ``transient``, whether trying again may help, and perhaps ``received``, the bytes from
+    the start of the range that are in place all the same.
+    """
 
 
 class MissingFileError(BackendError, FileNotFoundError):
@@ -103,11 +115,46 @@ class ReadError(BackendError):
     """The system refused a read. Details: ``path``, ``offset``, ``length``, ``errno``."""
 
 
+class AccessError(BackendError, PermissionError):
+    """A server wants other credentials. Details: ``path``, ``status``."""
+
+
+class ReadTimeoutError(BackendError, TimeoutError):
+    """A server was not heard of in time. Details: ``path``, ``offset``, ``length``, ``received``."""
+
+
+class DisconnectedError(BackendError, ConnectionError):
+    """There is no connection, or it broke. Details: ``path``, ``offset``, ``length``, ``received``."""
+
+
+class ResponseError(BackendError):
+    """A server answered with something else than the bytes asked for. Details: ``path``, ``status``."""
+
+
+class RangeNotSupportedError(ResponseError):
+    """A server does not serve ranges of a file as it is stored. Details: ``path``, ``status``."""
+
+
+class FileChangedError(BackendError):
+    """A file was replaced while it was read from. Details: ``path``, ``expected``, ``found``."""
+
+
+class RetriesExhaustedError(BackendError):
+    """It failed each time it was tried.
+
+    Details: ``path``, ``offset``, ``length``, and ``attempts``, a list of (seconds since the first, what happened).
+    """
+
+
 class RangesError(BackendError):
     """Some ranges of one call failed; the others are valid.
 
     Details: ``failures``, a dict from the index of a range to its error.
     """
+
+
+class UnsafeURLError(GuideLoomError, ValueError):
+    """An address must not be followed: a redirect to another place than the caller allowed. Details: ``path``."""
 
 
 class CorruptionError(_SystemError):

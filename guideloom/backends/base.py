@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from guideloom._speedups.reading import ReadJob
@@ -141,34 +141,57 @@ class RangeBackend(ABC):
 
     async def read_ranges(self, ranges: ByteRanges, buffers: Sequence[memoryview]) -> None:
         """Fill the buffers, with at most `max_concurrency` reads under way."""
-        ranges.check_buffers(buffers)
-        targets = [buffer.cast("B") if buffer.nbytes else buffer for buffer in buffers]
-        failures: dict[int, Exception] = {}
-        coming = iter(range(len(ranges)))
 
-        async def work() -> None:
-            for i in coming:
-                path, offset, length = ranges.paths[ranges.file[i]], int(ranges.offset[i]), int(ranges.length[i])
-                position = int(ranges.position[i])
-                try:
-                    if length:
-                        data = await self.read_range(path, offset, length)
-                        _fill(targets[ranges.buffer[i]][position : position + length], data, path, offset)
-                except OSError as error:
-                    failures[i] = translate(error, path, offset, length)
-                except Exception as error:
-                    error.add_note(f"while reading {length} bytes of {path} at offset {offset}")
-                    failures[i] = error
+        async def read_into(path: str, offset: int, target: memoryview) -> None:
+            _fill(target, await self.read_range(path, offset, target.nbytes), path, offset)
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(self.max_concurrency, len(ranges)))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                if not task.cancelling():  # a second cancel would interrupt what cleans up after the first
-                    task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        raise_failures(failures)
+        await read_each(ranges, buffers, read_into, self.max_concurrency)
+
+
+async def read_each(
+    ranges: ByteRanges,
+    buffers: Sequence[memoryview],
+    read_into: Callable[[str, int, memoryview], Awaitable[None]],
+    max_concurrency: int,
+) -> None:
+    """Fill the buffers range by range, some at a time; raise ``RangesError`` in the end if any failed.
+
+    Parameters
+    ----------
+    ranges, buffers
+        As `ReadBackend.read_ranges` takes them.
+    read_into : async callable
+        Takes a path, an offset and the memory to fill; called for ranges that are not empty.
+    max_concurrency : int
+        Most calls at a time.
+    """
+    ranges.check_buffers(buffers)
+    targets = [buffer.cast("B") if buffer.nbytes else buffer for buffer in buffers]
+    failures: dict[int, Exception] = {}
+    columns = (ranges.file, ranges.offset, ranges.length, ranges.buffer, ranges.position)
+    coming = enumerate(zip(*(column.tolist() for column in columns), strict=True))
+
+    async def work() -> None:
+        for i, (file, offset, length, buffer, position) in coming:
+            path = ranges.paths[file]
+            try:
+                if length:
+                    await read_into(path, offset, targets[buffer][position : position + length])
+            except OSError as error:
+                failures[i] = translate(error, path, offset, length)
+            except Exception as error:
+                error.add_note(f"while reading {length} bytes of {path} at offset {offset}")
+                failures[i] = error
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(min(max_concurrency, len(ranges)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            if not task.cancelling():  # a second cancel would interrupt what cleans up after the first
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    raise_failures(failures)
 
 
 def _fill(target: memoryview, data: bytes | bytearray | memoryview, path: str, offset: int) -> None:

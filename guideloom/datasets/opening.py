@@ -9,6 +9,7 @@ from typing import Any, overload
 from guideloom._typing import PathLike
 from guideloom.backends import from_url
 from guideloom.backends.base import ReadBackend
+from guideloom.backends.urls import redact
 from guideloom.bridge import run_sync
 from guideloom.datasets.documents import DocumentDataset
 from guideloom.datasets.layer_selection import Layers
@@ -64,7 +65,7 @@ def open_dataset(
     Parameters
     ----------
     location : str, path or ReadBackend
-        A folder, a ``file://`` URL, or a backend that is bound to what holds the dataset.
+        A folder, a ``file://``, ``http://`` or ``https://`` URL, or a backend that is bound to what holds the dataset.
     window : int
         Elements of a window, for a stream; documents have none.
     stride : int, default `window`
@@ -155,7 +156,7 @@ def find_dataset(
     if isinstance(location, ReadBackend):
         backend, name = location, repr(location)
     else:
-        backend, name = from_url(location), os.fspath(location)
+        backend, name = from_url(location), redact(os.fspath(location))
     return backend, name, run_sync(_read_manifest(backend, name, snapshot))
 
 
