@@ -1,4 +1,4 @@
-"""Local files through aiofiles: for platforms without `preadv`."""
+"""Local files by seek and read on threads, where there is no `preadv`."""
 
 from __future__ import annotations
 
