@@ -176,6 +176,15 @@ def test_the_async_pipeline(tmp_path: Path) -> None:
     assert re.search(r"the loop ticked \d+ times, at worst [\d.]+ ms late", shown.stdout)
 
 
+def test_the_custom_backend_is_short_and_conforms() -> None:
+    shown = run("custom_backend.py", "--window", 64)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == "the backend conforms\nread 100 windows from corpus.db, each once\n"
+    source = (EXAMPLES / "custom_backend.py").read_text()
+    backend = source[source.index("class SQLiteBackend") : source.index("def store")]
+    assert len(backend.rstrip().splitlines()) < 30
+
+
 @pytest.mark.parametrize("num_readers", [1, 3])
 def test_the_async_pipeline_counts_every_token(corpus: Path, num_readers: int) -> None:
     dataset = gl.open_dataset(corpus, window=50, fields=["tokens"])
