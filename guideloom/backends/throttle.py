@@ -23,18 +23,18 @@ class Throttle:
     def __init__(self, most: int) -> None:
         self.most = self.limit = most
         self.in_flight = 0
+        self.num_cuts = 0
         self._successes = 0
-        self._cut_at = self._paused_until = float("-inf")
+        self._paused_until = 0.0  # in the loop's time, which is positive; 0 for no pause
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self) -> None:
         """Wait until one more request may begin."""
-        loop = asyncio.get_running_loop()
-        if not self._waiting and self.in_flight < self.limit and loop.time() >= self._paused_until:
+        if not self._waiting and self.in_flight < self.limit and not self._paused():
             self.in_flight += 1
             return
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._wake()
         try:
@@ -47,7 +47,8 @@ class Throttle:
     def release(self) -> None:
         """Say that a request has ended."""
         self.in_flight -= 1
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def succeeded(self) -> None:
         """Say that the server did as it was asked."""
@@ -56,33 +57,38 @@ class Throttle:
             self._successes = 0
             self.limit = min(self.limit + 1, self.most)
 
-    def overloaded(self, began: float, pause_seconds: float) -> None:
+    def overloaded(self, num_cuts: int, pause_seconds: float) -> None:
         """Say that the server is overloaded.
 
         Parameters
         ----------
-        began : float
-            When that request began, in the loop's time; of those that were under way together only one counts.
+        num_cuts : int
+            How often the bound had been halved when that request began; of those under way together only one counts.
         pause_seconds : float
             For how long no request may begin.
         """
-        now = asyncio.get_running_loop().time()
         self._successes = 0
-        if began > self._cut_at:
-            self._cut_at = now
+        if num_cuts == self.num_cuts:
+            self.num_cuts += 1
             self.limit = max(self.limit // 2, 1)
-        self._paused_until = max(self._paused_until, now + pause_seconds)
+        if pause_seconds:
+            self._paused_until = max(self._paused_until, asyncio.get_running_loop().time() + pause_seconds)
+
+    def _paused(self) -> bool:
+        if self._paused_until and asyncio.get_running_loop().time() >= self._paused_until:
+            self._paused_until = 0.0
+        return self._paused_until > 0
 
     def _wake(self) -> None:
-        loop = asyncio.get_running_loop()
-        pause = self._paused_until - loop.time()
-        while self._waiting and self.in_flight < self.limit and pause <= 0:
+        if self._paused():
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_at(self._paused_until, self._end_pause)
+            return
+        while self._waiting and self.in_flight < self.limit:
             turn = self._waiting.popleft()
             if not turn.done():
                 self.in_flight += 1
                 turn.set_result(None)
-        if self._waiting and pause > 0 and self._timer is None:
-            self._timer = loop.call_later(pause, self._end_pause)
 
     def _end_pause(self) -> None:
         self._timer = None

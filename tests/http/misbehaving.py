@@ -7,6 +7,7 @@ import hashlib
 import re
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
@@ -138,6 +139,13 @@ class MisbehavingServer:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result(10)
+
+    def wait_until_closed(self) -> bool:
+        """Return whether all connections are closed, within five seconds."""
+        deadline = time.monotonic() + 5
+        while self.connections and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.connections == 0
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from guideloom.backends import HTTPBackend, ReadBackend, RetryingBackend, RetryPolicy
 from guideloom.errors import RangesError
 from guideloom.ranges import ByteRanges
-from tests.http.misbehaving import Answer, MisbehavingServer, Request
+from tests.http.misbehaving import Answer, MisbehavingServer, Request, proper
 
 DATA = np.random.default_rng(3).bytes(65_536)
 FILES = {"a.bin": DATA, "b.bin": DATA[::-1]}
@@ -65,5 +67,24 @@ def first(count: int, answer: Callable[[Request], Answer | None]) -> Callable[[R
         nonlocal left
         left -= 1
         return answer(request) if left >= 0 else None
+
+    return act
+
+
+def faults(seed: int, files: Mapping[str, bytes]) -> Callable[[Request], Answer | None]:
+    """Cut one body of ten, and answer one request of ten with an error or a reset."""
+    generator = random.Random(seed)
+
+    def act(request: Request) -> Answer | None:
+        kind = generator.random()
+        answer = proper(files, request)
+        if kind < 0.1:
+            then: Any = generator.choice(["close", "reset"])
+            return replace(answer, sent=generator.randrange(len(answer.body) + 1), then=then)
+        if kind < 0.15:
+            return Answer(generator.choice([500, 502, 504, 408]))
+        if kind < 0.2:
+            return replace(answer, sent=0, then="reset")
+        return None
 
     return act

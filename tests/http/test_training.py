@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ import guideloom as gl
 from guideloom.backends import CoalescingBackend, HTTPBackend, RetryingBackend, RetryPolicy
 from guideloom.errors import CorruptionError, FileChangedError
 from tests.http.misbehaving import Answer, MisbehavingServer, Request, proper
+from tests.http.reading import faults
 from tests.http.servers import Nginx
 from tests.loader.samples import WINDOW, ids
 from tests.streams import counted, store, stream_files
@@ -67,28 +67,9 @@ def test_ranks_share_the_epoch(rank: int) -> None:
         assert list(epoch(backend_of(server.url), rank, 2)) == expected
 
 
-def faults(seed: int) -> Callable[[Request], Answer | None]:
-    """Cut one body of ten, and answer one request of ten with an error or a reset."""
-    generator = random.Random(seed)
-
-    def act(request: Request) -> Answer | None:
-        kind = generator.random()
-        answer = proper(FILES, request)
-        if kind < 0.1:
-            then: Any = generator.choice(["close", "reset"])
-            return replace(answer, sent=generator.randrange(len(answer.body) + 1), then=then)
-        if kind < 0.15:
-            return Answer(generator.choice([500, 502, 504, 408]))
-        if kind < 0.2:
-            return replace(answer, sent=0, then="reset")
-        return None
-
-    return act
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_truncated_bodies_and_errors_change_nothing(seed: int) -> None:
-    with MisbehavingServer(FILES, faults(seed)) as server:
+    with MisbehavingServer(FILES, faults(seed, FILES)) as server:
         backend = CoalescingBackend(RetryingBackend(HTTPBackend(server.url), replace(POLICY, budget=10_000)))
         assert list(epoch(backend)) == UNDISTURBED
         assert backend.stats()["retries"] > 0
@@ -201,27 +182,20 @@ def test_one_dataset_in_several_loops_at_a_time() -> None:
         with dataset.sync_reader() as one, dataset.sync_reader() as other:
             for i in range(5):
                 assert ids(one.read_batch([i])) == ids(other.read_batch([i])) == [i]
-        assert not server.connections or _wait_until_closed(server)
-
-
-def _wait_until_closed(server: MisbehavingServer) -> bool:
-    deadline = time.monotonic() + 5
-    while server.connections and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return server.connections == 0
+        assert server.wait_until_closed()
 
 
 def test_nothing_is_left_open() -> None:
     """B3, B4: sockets of all kinds."""
-    with MisbehavingServer(FILES, faults(9)) as server:
+    with MisbehavingServer(FILES, faults(9, FILES)) as server:
         backend = CoalescingBackend(RetryingBackend(HTTPBackend(server.url), replace(POLICY, budget=10_000)))
         list(epoch(backend))
-        assert _wait_until_closed(server)
+        assert server.wait_until_closed()
         before = _num_sockets()
         for seed in range(3):
-            server.act = faults(seed)
+            server.act = faults(seed, FILES)
             list(epoch(backend))
-        assert _wait_until_closed(server)
+        assert server.wait_until_closed()
         assert _num_sockets() <= before
 
 
