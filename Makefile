@@ -60,7 +60,7 @@ checked: build  ## The tests of what is compiled once more, with bounds checks i
 		| tar xf - -C build/checked
 	@cd build/checked && GUIDELOOM_CHECKED=1 ../../$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 	@cd build/checked && ../../$(BIN)/python -m pytest -q \
-		tests/speedups tests/sampling tests/storage tests/backends tests/datasets
+		tests/speedups tests/sampling tests/storage tests/backends tests/datasets tests/test_ranges.py
 
 bench: build  ## The figures of the docs: quiet machine wanted
 	@$(BIN)/python -m benchmarks.stream

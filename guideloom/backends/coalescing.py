@@ -13,7 +13,7 @@ from guideloom.errors import ShortReadError
 from guideloom.ranges import ByteRanges
 
 # Scratch memory of one call; what is larger is read in several goes.
-MOST_SCRATCH_BYTES = 32 * 2**20
+MOST_SCRATCH_BYTES = 16 * 2**20
 
 
 class CoalescingBackend(WrapperBackend):
