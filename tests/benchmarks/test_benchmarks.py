@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import guideloom as gl
-from benchmarks import data, document_data, documents, metadata, page_cache, stream, writers, writing
+from benchmarks import data, document_data, documents, http, metadata, page_cache, stream, writers, writing
 from benchmarks.clock import Clock, Timing
 from benchmarks.contenders import BATCH_SIZE, CONTENDERS, Workload, read_windows
 from benchmarks.measure import Benchmark, Contender, Goal, Outcome, Report, run_rounds, select
 from benchmarks.process import call_fresh
 from benchmarks.report import as_json, show
+from benchmarks.web_server import nginx
 from benchmarks.yardstick import Yardstick, compile_yardstick
 from guideloom import StreamStorage
 
@@ -70,6 +71,27 @@ def test_every_contender_runs(make: Any) -> None:
         result = getattr(import_module(module), name)(**json.loads(json.dumps(contender.arguments)))
         assert result["values"]
         assert all(np.isfinite(value) for value in [*result["values"], *result.get("costs", {}).values()])
+
+
+@pytest.mark.skipif(not shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"), reason="needs nginx")
+def test_http() -> None:
+    size = http.Size(2, 65_536, TIMING)
+    path = data.stream(size.num_shards, size.shard_tokens)
+    with nginx(path) as url:
+        race = http.ranges_benchmark(size, url, path, 8192)
+        found = {contender.name: _called(contender) for contender in race.contenders}
+        windows = _called(http.windows_benchmark(size, url).contenders[1])
+    for name in (http.BARE, "HTTPBackend"):
+        assert found[name]["costs"]["requests each"] == found[name]["costs"]["read ×"] == 1
+    assert found["… coalescing"]["costs"]["requests each"] < 1
+    assert all(value > 0 for result in (*found.values(), windows) for value in result["values"])
+
+
+def _called(contender: Contender) -> dict[str, Any]:
+    """Return what a contender's function returns, in this process."""
+    module, _, name = contender.function.partition(":")
+    result: dict[str, Any] = getattr(import_module(module), name)(**contender.arguments)
+    return result
 
 
 def test_the_issue_s_contenders_are_there() -> None:
