@@ -33,12 +33,13 @@ def snapshots(dataset: str, as_json: bool) -> None:
 
         click.echo(msgspec.json.encode({"dataset": dataset, "snapshots": found}))
         return
-    rows = [("", "committed", "shards", "bytes", "fingerprint", "")]
+    rows = [("", "committed", "shards", "layers", "bytes", "fingerprint", "")]
     for each in found:
         committed = "" if each.committed is None else f"{datetime.fromtimestamp(each.committed, UTC):%F %T}Z"
         fingerprint = each.fingerprint or "its manifest cannot be read"
         current = "current" if each.is_current else ""
-        rows.append((str(each.number), committed, f"{each.shards:,}", f"{each.num_bytes:,}", fingerprint, current))
+        counts = (f"{each.shards:,}", f"{len(each.layers):,}", f"{each.num_bytes:,}")
+        rows.append((str(each.number), committed, *counts, fingerprint, current))
     print_table(dataset, rows)
 
 
@@ -56,10 +57,10 @@ def snapshots(dataset: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Remove it; without this option it is only listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def prune(dataset: str, keep: int | None, older_than: float, yes: bool, as_json: bool) -> None:
-    """Remove from DATASET what no snapshot needs: remains of killed writers, uncommitted shards, old snapshots.
+    """Remove from DATASET what no snapshot needs: remains of killed writers, what was not committed, old snapshots.
 
-    Lists it; add --yes to remove it. Shards that were written but not committed go too once they are old enough: commit
-    them first if they are wanted.
+    Lists it; add --yes to remove it. Shards and layers that were written but not committed go too once they are old
+    enough: commit them first if they are wanted.
     """
     from guideloom.storage.prune import prune as prune_dataset
 

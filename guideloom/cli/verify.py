@@ -30,7 +30,7 @@ Example:
 @click.option("--expect", metavar="FINGERPRINT", help="What the fingerprint must be: sha256:…")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def verify(dataset: str, mode: str, snapshot: int | None, expect: str | None, as_json: bool) -> None:
-    """Check that DATASET is whole, and list what is damaged: shard, file and offset.
+    """Check that DATASET is whole, and list what is damaged: shard, layer, file and offset.
 
     Ends with status 1 if anything is damaged.
     """

@@ -12,7 +12,6 @@ from guideloom._speedups.crc32c import block_checksum, block_checksums, crc32c
 from guideloom._typing import UInt8Array, UInt32Array
 from guideloom.errors import MissingFileError, ShortReadError
 from guideloom.storage.checksums import BLOCK_BYTES, TABLE_BLOCK
-from guideloom.storage.layer_manifest import spans_file_bytes
 from guideloom.storage.stream_manifest import StreamManifest
 from guideloom.storage.verification import MOST_DAMAGES, Damage
 
@@ -29,18 +28,15 @@ class Span:
 
 @dataclasses.dataclass(slots=True)
 class DataFile:
-    """A file that manifests name: its size, what is hashed in it, and its side file of block checksums."""
+    """A file that manifests name: its size, the first shard in it, what is hashed, its side file of block checksums."""
 
     path: str
     num_bytes: int
     side: str
     seed: int
+    shard: int
     spans: list[Span]
-
-    @property
-    def shard(self) -> int:
-        """Number of the first shard in it."""
-        return self.spans[0].shard
+    layer: str | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -49,19 +45,16 @@ class DataFile:
 
 
 def data_files(manifests: Iterable[StreamManifest]) -> list[DataFile]:
-    """Return the files with checksums of blocks that manifests name, each once, with the rows of every shard in it."""
+    """Return the data files that manifests name, each once, with the rows of every shard in it."""
     files: dict[tuple[str, int, str, int], DataFile] = {}
     for manifest in manifests:
         for shard in manifest.shards:
             for group, entry in zip(manifest.groups, shard.files, strict=True):
                 facts = (entry.file, entry.bytes, entry.checksums, entry.checksum_seed)
-                file = files.setdefault(facts, DataFile(*facts, []))
+                file = files.setdefault(facts, DataFile(*facts, shard.number, []))
                 span = Span(entry.byte_offset, shard.rows * group.row_bytes, entry.sha256, shard.number)
                 if span not in file.spans:
                     file.spans.append(span)
-            for layer in shard.layers:  # whose hash is of what the spans mean, not of these bytes
-                facts = (layer.file, spans_file_bytes(layer, shard.rows), layer.checksums, layer.checksum_seed)
-                files.setdefault(facts, DataFile(*facts, [Span(0, 0, hashlib.sha256().hexdigest(), shard.number)]))
     return list(files.values())
 
 
@@ -132,7 +125,9 @@ class Content:
                 places = [(self._file.path, chunk.offset, chunk.data.nbytes)]
                 places += [(self._file.side, 4 * chunk.first, chunk.stored.nbytes)]
                 path, offset, length = places[number]
-                self._unreadable.append(Damage(path, _reason(error), self._file.shard, offset, length))
+                self._unreadable.append(
+                    Damage(path, _reason(error), self._file.shard, offset, length, layer=self._file.layer)
+                )
         blocks = chunk.stored[: len(chunk.found)]
         if 1 not in failures:
             self._table = crc32c(blocks, self._table)
@@ -157,15 +152,26 @@ class Content:
                 for i in np.flatnonzero(chunk.found != blocks).tolist():
                     self._add_wrong(chunk.first + i, int(blocks[i]), int(chunk.found[i]))
 
-    def finish(self) -> Iterator[Damage]:
-        """Yield what is wrong with the file and its side file, all but their sizes."""
+    @property
+    def has_wrong_blocks(self) -> bool:
+        """Whether blocks are damaged, as far as they have been read, by checksums that are right themselves."""
+        return bool(self._wrong) and not self._has_bad_table
+
+    def finish(self, *, is_proven: bool = False) -> Iterator[Damage]:
+        """Yield what is wrong with the file and its side file, all but their sizes.
+
+        Parameters
+        ----------
+        is_proven : bool, default False
+            Whether all bytes of the file are known to be right otherwise.
+        """
         file = self._file
         yield from self._unreadable
-        bad_table = self._whole[1] and self._table != self._stored_table
+        bad_table = self._has_bad_table
         if bad_table:
             reason = "its table of checksums was changed, or is of another file"
             differ = (f"{self._stored_table:#010x}", f"{self._table:#010x}")
-            yield Damage(file.side, reason, file.shard, 0, 4 * file.num_blocks, *differ)
+            yield Damage(file.side, reason, file.shard, 0, 4 * file.num_blocks, *differ, file.layer)
         if not self._whole[0]:
             yield from self._wrong_blocks()
             return
@@ -174,7 +180,7 @@ class Content:
             for span, sha256 in zip(file.spans, self._hashes, strict=True)
             if sha256.hexdigest() != span.sha256
         ]
-        all_hashed = any(span.length == file.num_bytes for span in file.spans)
+        all_hashed = is_proven or any(span.length == file.num_bytes for span in file.spans)
         if bad_spans or not bad_table or not all_hashed:  # else the checksums are wrong, and the blocks are right
             yield from self._wrong_blocks()
         for span, found in bad_spans:
@@ -183,13 +189,18 @@ class Content:
                 reason = "its SHA-256 differs, though no checksum of its blocks does: it was exchanged or rewritten"
                 yield Damage(file.path, reason, span.shard, span.start, span.length, span.sha256, found)
 
+    @property
+    def _has_bad_table(self) -> bool:
+        return self._whole[1] and self._table != self._stored_table
+
     def _wrong_blocks(self) -> Iterator[Damage]:
         for first, end, stored, found in self._wrong:
             offset = first * BLOCK_BYTES
             length = min(end * BLOCK_BYTES, self._file.num_bytes) - offset
             reason = "damaged: the checksum of the first of these blocks differs"
             shard = next((span.shard for span in reversed(self._file.spans) if span.start <= offset), self._file.shard)
-            yield Damage(self._file.path, reason, shard, offset, length, f"{stored:#010x}", f"{found:#010x}")
+            differ = (f"{stored:#010x}", f"{found:#010x}")
+            yield Damage(self._file.path, reason, shard, offset, length, *differ, self._file.layer)
 
     def _add_wrong(self, block: int, stored: int, found: int) -> None:
         if self._wrong and self._wrong[-1][1] == block:

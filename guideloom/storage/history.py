@@ -26,8 +26,10 @@ class Snapshot:
         When, in seconds since 1970, as far as the file of its manifest tells: a copy may not.
     shards : int
         Shards in it.
+    layers : tuple of str
+        Names of its annotation layers.
     num_bytes : int
-        Bytes of their data.
+        Bytes of the data in the shards, without the layers.
     fingerprint : str or None
         Of its content; None if its manifest cannot be read.
     is_current : bool
@@ -37,6 +39,7 @@ class Snapshot:
     number: int
     committed: float | None
     shards: int
+    layers: tuple[str, ...]
     num_bytes: int
     fingerprint: str | None
     is_current: bool
@@ -76,6 +79,7 @@ def list_snapshots(location: PathLike) -> list[Snapshot]:
                 number,
                 _modified(root / name),
                 0 if manifest is None else len(manifest.shards),
+                () if manifest is None else manifest.layer_names,
                 0 if manifest is None else manifest.num_bytes,
                 None if manifest is None else manifest.fingerprint,
                 is_current,

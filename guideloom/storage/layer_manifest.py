@@ -14,13 +14,21 @@ from guideloom.storage.manifest import check_hashes, check_names, quoted
 from guideloom.storage.metadata import encode_metadata
 from guideloom.storage.names import (
     CHECKSUMS_SUFFIX,
+    LAYER_SUFFIX,
     PAYLOADS_SUFFIX,
     SHARDS_FOLDER,
     SPANS_SUFFIX,
     seed_of,
     shard_of,
 )
-from guideloom.storage.records import MAX_COUNT, EncodingRecord, LayerEntry, LayerRecord, ShardEntry
+from guideloom.storage.records import (
+    MAX_COUNT,
+    EncodingRecord,
+    LayerEntry,
+    LayerRecord,
+    LayerShardRecord,
+    ShardEntry,
+)
 from guideloom.storage.span_table import INDEX_BYTES, SPAN_BYTES, num_blocks
 
 MAX_LAYERS = 256
@@ -61,6 +69,30 @@ def layer_files(entry: LayerEntry, num_elements: int) -> list[tuple[str, int]]:
     size = spans_file_bytes(entry, num_elements)
     side_bytes = 4 * (-(-size // BLOCK_BYTES) + 1)
     return [(entry.file, size), (entry.checksums, side_bytes), (entry.payloads, entry.payload_bytes)]
+
+
+def layer_shard_name(entry: LayerEntry) -> str:
+    """Return the name of the manifest of a layer of a shard, if the layer was added."""
+    return entry.file.removesuffix(SPANS_SUFFIX) + LAYER_SUFFIX
+
+
+def layer_shard_record(layer: LayerRecord, shard: ShardEntry, entry: LayerEntry) -> LayerShardRecord:
+    """Return the manifest of a layer of a shard."""
+    return LayerShardRecord(
+        format="guideloom-layer",
+        version=0,
+        requires=(),
+        kind="stream",
+        layer=layer,
+        number=shard.number,
+        stream=stream_content(shard),
+        entry=entry,
+    )
+
+
+def stream_content(shard: ShardEntry) -> tuple[str, ...]:
+    """Return what tells the rows of one shard from those of another."""
+    return tuple(file.sha256 for file in shard.files)
 
 
 def is_regular(entry: LayerEntry, number: int) -> bool:

@@ -11,10 +11,17 @@ from guideloom.errors import ManifestError, ShardError
 from guideloom.formats.encoding import Encoding
 from guideloom.storage.durable import list_folder, make_folder, read_file
 from guideloom.storage.layer_file import LayerFile
-from guideloom.storage.layer_manifest import is_regular, layer_files, layer_record
+from guideloom.storage.layer_manifest import (
+    is_regular,
+    layer_files,
+    layer_record,
+    layer_shard_name,
+    layer_shard_record,
+    stream_content,
+)
 from guideloom.storage.layer_values import SpansGiven, encode_spans
 from guideloom.storage.merge import check_size, refuse_missing
-from guideloom.storage.names import LAYER_SUFFIX, SHARDS_FOLDER, SPANS_SUFFIX, shard_of
+from guideloom.storage.names import LAYER_SUFFIX, SHARDS_FOLDER, shard_of
 from guideloom.storage.records import (
     LayerEntry,
     LayerRecord,
@@ -93,17 +100,8 @@ class LayerShardWriter(ShardWriter[LayerFile]):
         self._rows += len(encoded.start)
 
     def _publish_files(self) -> bytes:
-        record = LayerShardRecord(
-            format="guideloom-layer",
-            version=0,
-            requires=(),
-            kind="stream",
-            layer=self._layer,
-            number=self._number,
-            stream=_stream_content(self._entry),
-            entry=self._files[0].publish(self.num_elements),
-        )
-        return encode_record(record)
+        entry = self._files[0].publish(self.num_elements)
+        return encode_record(layer_shard_record(self._layer, self._entry, entry))
 
 
 class LayerStorage:
@@ -196,7 +194,7 @@ class LayerStorage:
 
     def _written(self, shards: Sequence[ShardEntry]) -> dict[int, LayerEntry]:
         """Return what was written of the layer, by shard."""
-        content = {shard.number: _stream_content(shard) for shard in shards}
+        content = {shard.number: stream_content(shard) for shard in shards}
         found: dict[int, LayerEntry] = {}
         folder = self._storage.path / SHARDS_FOLDER
         for name in sorted(list_folder(folder)):
@@ -207,8 +205,7 @@ class LayerStorage:
             if record.layer.name != self._layer.name:
                 continue
             number, entry = record.number, record.entry
-            stem = name.removesuffix(LAYER_SUFFIX)
-            if not is_regular(entry, number) or entry.file != f"{SHARDS_FOLDER}/{stem}{SPANS_SUFFIX}":
+            if not is_regular(entry, number) or layer_shard_name(entry) != f"{SHARDS_FOLDER}/{name}":
                 raise ManifestError(f"{path} does not describe the layer it is named for; remove it", path=str(path))
             if record.layer != self._layer or record.stream != content[number]:
                 raise ShardError(
@@ -224,8 +221,3 @@ class LayerStorage:
                     shards=[number],
                 )
         return found
-
-
-def _stream_content(shard: ShardEntry) -> tuple[str, ...]:
-    """Return what tells the rows of one shard from those of another."""
-    return tuple(file.sha256 for file in shard.files)

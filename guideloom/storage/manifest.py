@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import msgspec
 
 from guideloom.errors import ManifestError, UnsafePathError
-from guideloom.storage.names import check_name
+from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX, check_name
 from guideloom.storage.records import MAX_COUNT, MAX_MANIFEST_BYTES, MAX_REASON, ManifestRecord, encode_record
 
 MANIFEST_NAME = "guideloom.json"
@@ -76,6 +76,11 @@ class Manifest(ABC):
         """Bytes of the data in all shards."""
 
     @property
+    def layer_names(self) -> tuple[str, ...]:
+        """The annotation layers, in the order in which they were added."""
+        return ()
+
+    @property
     @abstractmethod
     def record(self) -> ManifestRecord:
         """The manifest as ``guideloom.json`` writes it."""
@@ -87,6 +92,14 @@ class Manifest(ABC):
     @abstractmethod
     def files_of(self, shard: Any) -> list[tuple[str, int]]:
         """Return the names of all files of one of the shards, with their sizes."""
+
+    def keeps(self, earlier: "Manifest") -> bool:
+        """Whether this snapshot has all that an earlier one of the dataset has."""
+        return earlier.metadata == self.metadata and set(earlier.shards) <= set(self.shards)
+
+    def shard_manifests_of(self, shard: Any) -> list[str]:
+        """Return the names that the manifests of one of the shards have, if they are still there."""
+        return [shard_manifest_name(shard)]
 
     @abstractmethod
     def read_shard(self, data: bytes, *, path: str) -> tuple[Any, list[tuple[str, int]]]:
@@ -111,6 +124,11 @@ class Manifest(ABC):
 def snapshot_name(snapshot: int) -> str:
     """Return the name of a snapshot's manifest, relative to the dataset."""
     return f"{SNAPSHOTS_FOLDER}/{snapshot}/{MANIFEST_NAME}"
+
+
+def shard_manifest_name(shard: Shard) -> str:
+    """Return the name of a shard's own manifest, relative to the dataset."""
+    return shard.first_file.removesuffix(DATA_SUFFIX) + SHARD_SUFFIX
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

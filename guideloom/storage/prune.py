@@ -1,4 +1,4 @@
-"""Remove what no snapshot needs: remains of killed writers, shards that were never committed, old snapshots.
+"""Remove what no snapshot needs: remains of killed writers, shards and layers never committed, old snapshots.
 
 Every order of removal leaves a whole dataset when it is cut short: a snapshot goes before the files that only it names,
 and a shard's manifest, which makes it visible to commits, before its data.
@@ -19,8 +19,8 @@ from guideloom.errors import GuideLoomError, MissingFileError, WriteError
 from guideloom.storage.durable import is_temporary, list_folder, read_file, sync_folder, temporary_path
 from guideloom.storage.history import read_manifest, snapshot_numbers
 from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, snapshot_name
-from guideloom.storage.names import CLAIMS_FOLDER, DATA_SUFFIX, SHARD_SUFFIX, SHARDS_FOLDER, shard_of
-from guideloom.storage.records import MAX_MANIFEST_BYTES
+from guideloom.storage.names import CLAIMS_FOLDER, LAYER_SUFFIX, SHARD_SUFFIX, SHARDS_FOLDER, shard_of
+from guideloom.storage.records import MAX_MANIFEST_BYTES, LayerEntry, LayerShardRecord, decode_record
 
 DAY_SECONDS = 86_400.0
 
@@ -38,9 +38,9 @@ class Remains:
     num_bytes : int
         Bytes in it.
     reason : str
-        ``"temporary"``: a file that a killed writer or commit left. ``"uncommitted"``: of a shard that no snapshot
-        names. ``"claim"``: of a writer that is gone. ``"old snapshot"``: a snapshot that is not kept, or a file that
-        only such a one names.
+        ``"temporary"``: a file that a killed writer or commit left. ``"uncommitted"``: of a shard, or of a layer of
+        one, that no snapshot names. ``"claim"``: of a writer that is gone. ``"old snapshot"``: a snapshot that is not
+        kept, or a file that only such a one names.
     """
 
     path: str
@@ -54,8 +54,9 @@ def prune(
     """Remove what neither the current snapshot nor a kept one needs.
 
     What a writer, or a commit that is under way, may still need is told by its age, so `min_age_seconds` should be
-    longer than any writer goes without writing. Shards that were written and not committed go too when they are older:
-    commit them first if they are wanted. Files that GuideLoom did not make stay.
+    longer than any writer goes without writing. Shards and layers that were written and not committed go too when they
+    are older: commit them first if they are wanted. A layer that is being added goes only as a whole, when the last
+    shard of it that was written is that old. Files that GuideLoom did not make stay.
 
     Parameters
     ----------
@@ -113,7 +114,8 @@ class _Plan:
         self.snapshots = [self._remains(f"{SNAPSHOTS_FOLDER}/{number}", "old snapshot") for number in self._old]
         self.visible: list[Remains] = []
         self.files: list[Remains] = []
-        young = self._young_shards(manifests[-1], needed | of_old)
+        known = needed | of_old
+        young = self._young_shards(manifests[-1], known) | self._young_layers(manifests[-1], known)
         for name in list_folder(root / SHARDS_FOLDER):
             path = f"{SHARDS_FOLDER}/{name}"
             if shard_of(name.split(".")[0]) is None or path in needed or path in young:
@@ -163,14 +165,40 @@ class _Plan:
     def _young_shards(self, manifest: Manifest, known: set[str]) -> set[str]:
         """Return the files of shards that were published lately, all of them, whatever their own age."""
         young: set[str] = set()
-        for name in list_folder(self._root / SHARDS_FOLDER):
-            path = f"{SHARDS_FOLDER}/{name}"
-            if not name.endswith(SHARD_SUFFIX) or is_temporary(name) or path in known or not self._is_young(path):
+        for path in self._shard_manifests(known):
+            if path.endswith(LAYER_SUFFIX) or not self._is_young(path):
                 continue
             with contextlib.suppress(GuideLoomError):
                 data = read_file(self._root / path, max_bytes=MAX_MANIFEST_BYTES)
                 young.update(file for file, _ in manifest.read_shard(data, path=path)[1])
         return young
+
+    def _young_layers(self, manifest: Manifest, known: set[str]) -> set[str]:
+        """Return the files of layers that are being added: all shards of one, if one was published lately.
+
+        A layer is committed when all of its shards are written, and not before.
+        """
+        added: dict[str, list[tuple[str, LayerEntry]]] = {}
+        for path in self._shard_manifests(known):
+            if path.endswith(LAYER_SUFFIX):
+                with contextlib.suppress(GuideLoomError):
+                    data = read_file(self._root / path, max_bytes=MAX_MANIFEST_BYTES)
+                    record = decode_record(data, LayerShardRecord, path=path)
+                    added.setdefault(record.layer.name, []).append((path, record.entry))
+        young: set[str] = set()
+        for name, found in added.items():
+            ages = [self._is_young(path) for path, _ in found]
+            is_committed = name in manifest.layer_names
+            for (path, entry), is_young in zip(found, ages, strict=True):
+                if is_young or (any(ages) and not is_committed):
+                    young.update((path, entry.file, entry.checksums, entry.payloads))
+        return young
+
+    def _shard_manifests(self, known: set[str]) -> list[str]:
+        """Return the names of the manifests of shards and layers that no snapshot names."""
+        names = [name for name in list_folder(self._root / SHARDS_FOLDER) if name.endswith(SHARD_SUFFIX)]
+        paths = [f"{SHARDS_FOLDER}/{name}" for name in names if not is_temporary(name)]
+        return [path for path in paths if path not in known]
 
     def _is_young(self, path: str) -> bool:
         """Whether something, or what is in it, was written lately; also if it is gone or cannot be looked at."""
@@ -216,7 +244,7 @@ def _names_of(manifests: Iterable[Manifest]) -> set[str]:
     for manifest in manifests:
         for shard in manifest.shards:
             names.update(name for name, _ in manifest.files_of(shard))
-            names.add(shard.first_file.removesuffix(DATA_SUFFIX) + SHARD_SUFFIX)
+            names.update(manifest.shard_manifests_of(shard))
     return names
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guideloom._speedups.spans import checksum_spans
-from guideloom._typing import AnyArray, Int64Array, UInt8Array
+from guideloom._typing import Int64Array, UInt8Array
 
 SPAN_DTYPE = np.dtype([("start", "<u4"), ("length", "<u4"), ("payload_bytes", "<u4"), ("checksum", "<u4")])
 INDEX_DTYPE = np.dtype([("lowest", "<u4"), ("first", "<u4"), ("payload_offset", "<u8")])
@@ -29,13 +29,6 @@ _MOST_NEW_ENTRIES = 2**20
 _CONTENT_DTYPE = np.dtype([("start", "<u8"), ("length", "<u4"), ("payload_bytes", "<u4")])
 
 
-def content_rows(start: AnyArray, length: AnyArray, payload_bytes: AnyArray) -> npt.NDArray[np.void]:
-    """Return what the content hash covers of some spans, whose starts are whole."""
-    content = np.empty(len(start), _CONTENT_DTYPE)
-    content["start"], content["length"], content["payload_bytes"] = start, length, payload_bytes
-    return content
-
-
 class SpanTable:
     """Rows, sparse index and content hash of the spans of one shard, as they are appended.
 
@@ -52,6 +45,8 @@ class SpanTable:
     ----------
     file_seed : int
         32 bits of the random id of the file of rows.
+    block_elements : int, optional
+        Elements of a block, if they are settled; else `finish` chooses by the spans.
 
     Attributes
     ----------
@@ -61,12 +56,13 @@ class SpanTable:
         Bytes of their payloads.
     """
 
-    def __init__(self, *, file_seed: int) -> None:
+    def __init__(self, *, file_seed: int, block_elements: int | None = None) -> None:
         self._file_seed = file_seed
         self.num_spans = 0
         self.payload_bytes = 0
         self._sha256 = hashlib.sha256()
-        self._block_elements = LEAST_BLOCK_ELEMENTS
+        self._is_settled = block_elements is not None
+        self._block_elements = LEAST_BLOCK_ELEMENTS if block_elements is None else block_elements
         self._entries: list[npt.NDArray[np.void]] = []
         self._num_entries = 0
         # The spans that end later than all before them, as (number, end, payload offset): the only ones that can be
@@ -104,13 +100,20 @@ class SpanTable:
         rows["length"] = end - start
         rows["payload_bytes"] = payload_bytes
         checksum_spans(rows.view("<u4").reshape(n, 4), payload, file_seed=self._file_seed, first_span=self.num_spans)
-        self._sha256.update(content_rows(start, rows["length"], payload_bytes).view(np.uint8).data)
+        self.add(start, end, payload_bytes)
+        return rows
+
+    def add(self, start: Int64Array, end: Int64Array, payload_bytes: Int64Array) -> None:
+        """Take the next spans as `append` does, whose rows are there already."""
+        n = len(start)
+        content = np.empty(n, _CONTENT_DTYPE)
+        content["start"], content["length"], content["payload_bytes"] = start, end - start, payload_bytes
+        self._sha256.update(content.view(np.uint8).data)
         offsets = self.payload_bytes + np.cumsum(payload_bytes) - payload_bytes
         if n:
             self._index_up_to(start, end, offsets)
         self.num_spans += n
-        self.payload_bytes += len(payload)
-        return rows
+        self.payload_bytes += int(payload_bytes.sum())
 
     def content_hash(self) -> str:
         """Return the SHA-256 of all spans so far, in hexadecimal: starts, lengths and payload lengths."""
@@ -131,7 +134,7 @@ class SpanTable:
         index : array of `INDEX_DTYPE` of shape (ceil(num_elements / block_elements) + 1,)
         """
         most = max(self.num_spans // _LEAST_BLOCK_SPANS, 1)
-        while num_blocks(num_elements, self._block_elements) > most and self._block_elements < MOST_BLOCK_ELEMENTS:
+        while num_blocks(num_elements, self._block_elements) > most and self._can_double:
             self._double_blocks()
         nothing = np.empty(0, np.int64)
         self._add_entries(num_blocks(num_elements, self._block_elements) + 1, nothing, nothing)
@@ -149,7 +152,7 @@ class SpanTable:
         while last // self._block_elements + 1 - self._num_entries > _MOST_NEW_ENTRIES or (
             self._num_entries > max(_MOST_NEW_ENTRIES, self.num_spans // _LEAST_BLOCK_SPANS)
         ):
-            if self._block_elements == MOST_BLOCK_ELEMENTS:
+            if not self._can_double:
                 break
             self._double_blocks()
         self._add_entries(last // self._block_elements + 1, start, offsets)
@@ -172,6 +175,10 @@ class SpanTable:
         entries["payload_offset"] = np.where(reaches_in, offset[record], own)
         self._entries.append(entries)
         self._num_entries = num_entries
+
+    @property
+    def _can_double(self) -> bool:
+        return not self._is_settled and self._block_elements < MOST_BLOCK_ELEMENTS
 
     def _double_blocks(self) -> None:
         entries = np.concatenate([np.empty(0, INDEX_DTYPE), *self._entries])[::2]

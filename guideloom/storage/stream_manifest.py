@@ -12,7 +12,13 @@ import msgspec
 from guideloom.errors import ManifestError, ShardError, UnsafePathError
 from guideloom.formats.schema import Schema
 from guideloom.storage.checksums import BLOCK_BYTES
-from guideloom.storage.layer_manifest import check_layers, fingerprint_lines, is_regular, layer_files
+from guideloom.storage.layer_manifest import (
+    check_layers,
+    fingerprint_lines,
+    is_regular,
+    layer_files,
+    layer_shard_name,
+)
 from guideloom.storage.manifest import Manifest, check_hashes, check_numbers, check_snapshot, quoted, translated
 from guideloom.storage.metadata import decode_metadata, encode_metadata
 from guideloom.storage.names import (
@@ -75,7 +81,7 @@ class StreamManifest(Manifest):
 
     def __post_init__(self) -> None:
         check_manifest(self)
-        object.__setattr__(self, "fingerprint", self.fingerprint_of([layer.name for layer in self.layers]))
+        object.__setattr__(self, "fingerprint", self.fingerprint_of(self.layer_names))
 
     @classmethod
     def from_record(cls, record: StreamRecord, *, path: str) -> "StreamManifest":
@@ -97,6 +103,11 @@ class StreamManifest(Manifest):
     def num_bytes(self) -> int:
         """Bytes of the rows in all shards."""
         return self.num_rows * self.schema.row_bytes
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """The annotation layers, in the order in which they were added."""
+        return tuple(layer.name for layer in self.layers)
 
     @property
     def record(self) -> StreamRecord:
@@ -142,6 +153,22 @@ class StreamManifest(Manifest):
         for layer in shard.layers:
             files += layer_files(layer, shard.rows)
         return files
+
+    def keeps(self, earlier: Manifest) -> bool:
+        """Whether this snapshot has all that an earlier one has: shards may have got layers since."""
+        if not isinstance(earlier, StreamManifest):
+            return False
+        count = len(earlier.layers)
+        shards = {msgspec.structs.replace(shard, layers=shard.layers[:count]) for shard in self.shards}
+        return (
+            earlier.metadata == self.metadata
+            and earlier.layers == self.layers[:count]
+            and set(earlier.shards) <= shards
+        )
+
+    def shard_manifests_of(self, shard: ShardEntry) -> list[str]:
+        """Return the names that the manifests of one of the shards have, those of its layers too."""
+        return [*Manifest.shard_manifests_of(self, shard), *map(layer_shard_name, shard.layers)]
 
     def read_shard(self, data: bytes, *, path: str) -> tuple[ShardEntry, list[tuple[str, int]]]:
         """Return the shard that a shard manifest describes, and its files with their sizes; see `Manifest`."""

@@ -26,6 +26,8 @@ class Damage:
         The bytes that are wrong, where they can be told.
     expected, found : int or str or None
         A size, a hash or a checksum.
+    layer : str or None
+        Name of the annotation layer that the file is of.
     """
 
     path: str
@@ -35,9 +37,11 @@ class Damage:
     length: int | None = None
     expected: int | str | None = None
     found: int | str | None = None
+    layer: str | None = None
 
     def __str__(self) -> str:
-        shard = "" if self.shard is None else f"shard {self.shard}: "
+        layer = "" if self.layer is None else f", layer {self.layer!r}"
+        shard = "" if self.shard is None else f"shard {self.shard}{layer}: "
         where = "" if self.offset is None else f", {self.length} bytes at offset {self.offset}"
         differ = "" if self.expected is None else f" (expected {self.expected}, found {self.found})"
         return f"{shard}{self.path}{where}: {self.reason}{differ}"

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
-import msgspec
-
 from guideloom.backends.base import HasSizes, ReadBackend, ReadsHere
 from guideloom.errors import BackendError, GuideLoomError, MissingFileError, RangesError, ShortReadError
 from guideloom.ranges import ByteRanges
@@ -19,23 +17,33 @@ from guideloom.storage.content import Chunk, Content, DataFile, data_files
 from guideloom.storage.document_content import DocumentFileContent
 from guideloom.storage.document_manifest import DocumentManifest
 from guideloom.storage.kinds import load_manifest
-from guideloom.storage.layer_content import SpanContent, layer_contents
-from guideloom.storage.manifest import MANIFEST_NAME, SNAPSHOTS_FOLDER, Manifest, Shard, snapshot_name
-from guideloom.storage.names import DATA_SUFFIX, SHARD_SUFFIX, SNAPSHOT
+from guideloom.storage.layer_content import LayerContent, LayerShard, Reads, layer_shards
+from guideloom.storage.layer_manifest import layer_files, layer_shard_name, layer_shard_record
+from guideloom.storage.manifest import (
+    MANIFEST_NAME,
+    SNAPSHOTS_FOLDER,
+    Manifest,
+    Shard,
+    shard_manifest_name,
+    snapshot_name,
+)
+from guideloom.storage.names import SNAPSHOT
 from guideloom.storage.pinning import check_fingerprint
-from guideloom.storage.records import MAX_MANIFEST_BYTES, ShardEntry
+from guideloom.storage.records import MAX_MANIFEST_BYTES, LayerShardRecord, decode_record
 from guideloom.storage.stream_manifest import StreamManifest
 from guideloom.storage.verification import MOST_DAMAGES, Damage, Mode, Verification
 
 Progress: TypeAlias = Callable[[int, int], object]
 Advance: TypeAlias = Callable[[int], object]
+_Place: TypeAlias = tuple[int, str | None]  # number of a shard, and the layer
+_Failure: TypeAlias = tuple[str, int, int, Exception]  # what could not be read: name, offset and length
 
 # What a thread reads is hashed while its processor's cache holds it; what is fetched should be worth the hop.
 _BLOCKS_HERE = 64
 _BLOCKS_FETCHED = 512
 _BYTES_PER_MOVE = 4 * 1024 * 1024
 _MOST_WORKERS = 16
-_PIECE_BYTES = 2 * 1024 * 1024  # of documents, spans and payloads
+_PIECE_BYTES = 2 * 1024 * 1024  # of documents
 
 _SNAPSHOT = re.compile(rf"{SNAPSHOTS_FOLDER}/({SNAPSHOT.pattern})/{re.escape(MANIFEST_NAME)}", re.ASCII)
 
@@ -100,20 +108,22 @@ class Verifier:
             if name not in manifests and _SNAPSHOT.fullmatch(name) and (other := await self._manifest(name)):
                 manifests[name] = other
         self._compare_snapshots(manifests)
-        sizes = {
-            file: shard.number
+        sizes: dict[tuple[str, int], _Place] = {
+            file: (shard.number, None)
             for manifest in manifests.values()
             for shard in manifest.shards
             for file in manifest.files_of(shard)
         }
         streams = [each for each in manifests.values() if isinstance(each, StreamManifest)]
-        records: list[tuple[SpanContent | DocumentFileContent, int]] = [
-            *_document_files(each for each in manifests.values() if isinstance(each, DocumentManifest)),
-            *((content, _PIECE_BYTES) for content in layer_contents(streams)),
-        ]
-        await self._check(sizes, data_files(streams), records)
+        layers = layer_shards(streams)
+        for part in layers:
+            for file in layer_files(part.entry, part.shard.rows):
+                sizes[file] = (part.shard.number, part.layer.name)
+        documents = _document_files(each for each in manifests.values() if isinstance(each, DocumentManifest))
+        await self._check(sizes, data_files(streams), layers, documents)
         known = {MANIFEST_NAME, *manifests, *(path for path, _ in sizes)}
         extra = set(names) - known - await self._check_shard_manifests(manifests.values(), names)
+        extra -= await self._check_layer_manifests(layers, names)
         return Verification(
             self._mode,
             None if main is None else main.snapshot,
@@ -155,8 +165,8 @@ class Verifier:
         """See that each snapshot kept what the one before it had."""
         newest = max(manifests.values(), key=lambda manifest: manifest.snapshot, default=None)
         for path, manifest in manifests.items():
-            if newest is None or manifest.metadata != newest.metadata or not _kept(manifest.shards, newest.shards):
-                self._report(Damage(path, "its metadata or shards are not those of the later snapshots"))
+            if newest is None or not newest.keeps(manifest):
+                self._report(Damage(path, "its metadata, shards or layers are not those of the later snapshots"))
 
     async def _check_shard_manifests(self, manifests: Iterable[Manifest], names: Iterable[str]) -> set[str]:
         """Return the names of the manifests of committed shards, having held each against what was committed."""
@@ -165,7 +175,7 @@ class Verifier:
             manifests, key=lambda manifest: -manifest.snapshot
         ):  # the one that took it in comes last
             for shard in manifest.shards:
-                committed[shard.first_file.removesuffix(DATA_SUFFIX) + SHARD_SUFFIX] = (manifest, shard)
+                committed[shard_manifest_name(shard)] = (manifest, shard)
         present = committed.keys() & set(names)
         for path in present if self._mode == "full" else ():
             manifest, shard = committed[path]
@@ -177,17 +187,36 @@ class Verifier:
                 self._report(Damage(path, str(error).removeprefix(f"{path}: "), shard.number))
         return present
 
+    async def _check_layer_manifests(self, layers: Iterable[LayerShard], names: Iterable[str]) -> set[str]:
+        """Return the names of the manifests of committed layers, having held each against what was committed."""
+        committed = {layer_shard_name(part.entry): part for part in layers}
+        present = committed.keys() & set(names)
+        for path in present if self._mode == "full" else ():
+            part = committed[path]
+            number, layer = part.shard.number, part.layer.name
+            try:
+                data = await self._backend.read_file(path, max_bytes=MAX_MANIFEST_BYTES)
+                expected = layer_shard_record(part.layer, part.shard, part.entry)
+                if decode_record(data, LayerShardRecord, path=path) != expected:
+                    self._report(Damage(path, "it differs from what was committed", number, layer=layer))
+            except GuideLoomError as error:
+                self._report(Damage(path, str(error).removeprefix(f"{path}: "), number, layer=layer))
+        return present
+
     async def _check(
         self,
-        sizes: Mapping[tuple[str, int], int],
+        sizes: Mapping[tuple[str, int], _Place],
         files: Sequence[DataFile],
-        records: Sequence[tuple[SpanContent | DocumentFileContent, int]],
+        layers: Sequence[LayerShard],
+        documents: Sequence[tuple[DocumentFileContent, int]],
     ) -> None:
         """Check the size of each file, which comes with its shard, and then the content."""
-        total = sum(file.num_bytes for file in files) + sum(content.file.bytes for content, _ in records)
+        total = sum(file.num_bytes for file in files) + sum(content.file.bytes for content, _ in documents)
+        total += sum(part.num_bytes for part in layers)
         if self._mode == "quick":
-            files, records, total = [], [], len(sizes)
-        coming_sizes, coming_files, coming_records = iter(sizes.items()), iter(files), iter(records)
+            files, layers, documents, total = [], [], [], len(sizes)
+        coming_sizes, coming_files = iter(sizes.items()), iter(files)
+        coming_layers, coming_documents = iter(layers), iter(documents)
         cpus = os.cpu_count() or 1
         threads = ThreadPoolExecutor(cpus, "guideloom-verify")
         here = isinstance(self._backend, ReadsHere)
@@ -197,18 +226,23 @@ class Verifier:
             self._progress(self._done, total)
 
         async def work() -> None:
-            for (path, num_bytes), shard in coming_sizes:
-                await self._check_size(path, num_bytes, shard)
+            for (path, num_bytes), place in coming_sizes:
+                await self._check_size(path, num_bytes, place)
                 if self._mode == "quick":
                     advance(1)
             chunk = Chunk(_BLOCKS_HERE if here else _BLOCKS_FETCHED)
+            scan = self._scan_here if here else self._fetch
             for file in coming_files:
                 content = Content(file)
-                await (self._scan_here if here else self._fetch)(file, content, chunk, threads, advance)
+                await scan(file, content, chunk, threads, advance)
                 for damage in content.finish():
                     self._report(damage)
-            for record_file, piece_bytes in coming_records:
-                await self._fetch_records(record_file, piece_bytes, threads, advance)
+            for part in coming_layers:
+                content = Content(part.spans_file)
+                await scan(part.spans_file, content, chunk, threads, advance)
+                await self._check_layer(part, content, threads, advance)
+            for document_file, piece_bytes in coming_documents:
+                await self._fetch_documents(document_file, piece_bytes, threads, advance)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -220,18 +254,21 @@ class Verifier:
             self._stopped = True
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _check_size(self, path: str, num_bytes: int, shard: int) -> None:
+    async def _check_size(self, path: str, num_bytes: int, place: _Place) -> None:
+        shard, layer = place
         try:
             found = await self._size(path, num_bytes)
         except BackendError as error:
             missing = isinstance(error, MissingFileError)
-            self._report(Damage(path, "it is missing" if missing else str(error), shard))
+            self._report(Damage(path, "it is missing" if missing else str(error), shard, layer=layer))
             return
         if found is None:
-            self._report(Damage(path, f"it has another size than the {num_bytes} bytes of the manifest", shard))
+            reason = f"it has another size than the {num_bytes} bytes of the manifest"
+            self._report(Damage(path, reason, shard, layer=layer))
         elif found != num_bytes:
             reason = "it was cut" if found < num_bytes else "bytes were appended"
-            self._report(Damage(path, f"{reason}: its size is wrong", shard, expected=num_bytes, found=found))
+            reason = f"{reason}: its size is wrong"
+            self._report(Damage(path, reason, shard, expected=num_bytes, found=found, layer=layer))
 
     async def _size(self, path: str, expected: int) -> int | None:
         """Return the size of a file, or None if it is another than expected and cannot be told."""
@@ -257,14 +294,76 @@ class Verifier:
             self._num_bytes += chunk.data.nbytes
             advance(chunk.data.nbytes)
 
-    async def _fetch_records(
-        self,
-        content: SpanContent | DocumentFileContent,
-        piece_bytes: int,
-        threads: ThreadPoolExecutor,
-        advance: Advance,
+    async def _check_layer(
+        self, part: LayerShard, blocks: Content, threads: ThreadPoolExecutor, advance: Advance
     ) -> None:
-        """Read a file of documents, spans or payloads through the backend, and hash it on a thread."""
+        """Check rows, index and payloads of a layer, whose blocks have been read, and report what is wrong with all.
+
+        Rows are not looked at where blocks of them are damaged.
+        """
+        loop, content = asyncio.get_running_loop(), LayerContent(part)
+        with_rows = not blocks.has_wrong_blocks
+        reads = content.read(with_rows=with_rows)
+        number, layer = part.shard.number, part.layer.name
+        found = []
+        read_layer = self._scan_layer if isinstance(self._backend, ReadsHere) else self._fetch_layer
+        for path, offset, length, error in await read_layer(reads, threads, advance):
+            if not isinstance(error, (MissingFileError, ShortReadError)):  # which the size told
+                found.append(Damage(path, str(error), number, offset, length, layer=layer))
+        found += await loop.run_in_executor(threads, lambda: [*content.finish(with_rows=with_rows)])
+        in_blocks = [*blocks.finish(is_proven=content.is_proven)]
+        told = {damage.path for damage in in_blocks}  # block by block, which says more
+        for damage in in_blocks + [damage for damage in found if damage.path not in told]:
+            self._report(damage)
+
+    async def _fetch_layer(self, reads: Reads, threads: ThreadPoolExecutor, advance: Advance) -> list[_Failure]:
+        """Read what the check of a layer asks for through the backend, and let it check on a thread."""
+        loop, failed = asyncio.get_running_loop(), []
+        could_read: bool | None = None  # as a generator that has not begun takes it
+        while (place := await loop.run_in_executor(threads, _send, reads, could_read)) is not None:
+            path, offset, buffer = place
+            failures = await self._read(ByteRanges.of([(path, offset, len(buffer))]), [buffer])
+            failed += [(path, offset, len(buffer), error) for error in failures.values()]
+            could_read = not failures
+            if could_read:
+                self._num_bytes += len(buffer)
+                advance(len(buffer))
+        return failed
+
+    async def _scan_layer(self, reads: Reads, threads: ThreadPoolExecutor, advance: Advance) -> list[_Failure]:
+        """Read and check a layer on one thread."""
+        assert isinstance(self._backend, ReadsHere)
+        loop, backend = asyncio.get_running_loop(), self._backend
+
+        def scan() -> tuple[int, list[_Failure]]:
+            failed: list[_Failure] = []
+            moved = total = 0
+            could_read: bool | None = None
+            while not self._stopped and (place := _send(reads, could_read)) is not None:
+                path, offset, buffer = place
+                try:
+                    backend.read_here(path, offset, buffer)
+                    could_read = True
+                    moved += len(buffer)
+                except BackendError as error:
+                    failed.append((path, offset, len(buffer), error))
+                    could_read = False
+                if moved >= _BYTES_PER_MOVE:
+                    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                        loop.call_soon_threadsafe(advance, moved)
+                    total, moved = total + moved, 0
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(advance, moved)
+            return total + moved, failed
+
+        num_bytes, failed = await loop.run_in_executor(threads, scan)
+        self._num_bytes += num_bytes
+        return failed
+
+    async def _fetch_documents(
+        self, content: DocumentFileContent, piece_bytes: int, threads: ThreadPoolExecutor, advance: Advance
+    ) -> None:
+        """Read a file of documents through the backend, and hash it on a thread."""
         loop, file = asyncio.get_running_loop(), content.file
         buffer = bytearray(min(piece_bytes, file.bytes))
         for offset in range(0, file.bytes, piece_bytes):
@@ -317,16 +416,12 @@ class Verifier:
         return {}
 
 
-def _kept(shards: Iterable[Shard], later: Iterable[Shard]) -> bool:
-    """Whether all of some shards are among later ones, which may have more layers."""
-    numbered = {shard.number: shard for shard in later}
-    for shard in shards:
-        now = numbered.get(shard.number)
-        if isinstance(shard, ShardEntry) and isinstance(now, ShardEntry):
-            now = msgspec.structs.replace(now, layers=now.layers[: len(shard.layers)])
-        if now != shard:
-            return False
-    return True
+def _send(reads: Reads, could_read: bool | None) -> tuple[str, int, memoryview] | None:
+    """Return what is to be read next, or None at the end: no future can carry a `StopIteration`."""
+    try:
+        return next(reads) if could_read is None else reads.send(could_read)
+    except StopIteration:
+        return None
 
 
 def _document_files(manifests: Iterable[DocumentManifest]) -> list[tuple[DocumentFileContent, int]]:

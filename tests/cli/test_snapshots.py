@@ -41,6 +41,18 @@ def test_snapshots_as_json(run: Run, corpus: Path) -> None:
     assert found["snapshots"][3]["fingerprint"] == gl.StreamStorage.open(corpus).manifest.fingerprint
 
 
+def test_snapshots_with_layers(run: Run, corpus: Path) -> None:
+    layer = gl.StreamStorage.open(corpus).add_layer("topics", gl.formats.Text())
+    for number in range(3):
+        with layer.writer(number) as spans:
+            spans.append([(0, 9, "a")])
+    layer.commit()
+    found = json.loads(run("snapshots", corpus, "--json").stdout)["snapshots"]
+    assert [each["layers"] for each in found] == [[], [], [], [], ["topics"]]
+    lines = [line.split() for line in run("snapshots", corpus).stdout.splitlines() if "sha256:" in line]
+    assert [line[3:6] for line in lines[-2:]] == [["3", "0", "6,000"], ["3", "1", "6,000"]]
+
+
 def test_prune_lists_and_removes_only_when_told(run: Run, corpus: Path) -> None:
     before = sorted(corpus.rglob("*"))
     assert "nothing to remove" in run("prune", corpus).stdout

@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import guideloom as gl
 from guideloom.errors import ManifestError, MissingFileError, ShardError, WriteError
 from guideloom.storage import dataset as dataset_module
 from guideloom.storage import durable
+from guideloom.storage.layer_storage import LayerStorage
 from guideloom.storage.merge import merge_shards
-from guideloom.storage.prune import prune
+from guideloom.storage.prune import Remains, prune
 from guideloom.storage.stream import StreamStorage
 from tests.storage.stream_files import files, intercepted, logged, read_shards
 
@@ -166,16 +167,101 @@ def test_a_young_shard_keeps_all_its_files(tmp_path: Path, monkeypatch: pytest.M
     storage = StreamStorage.create(tmp_path, dtype="<u2")
     storage.commit()
     write(storage, 0, [1])
+    age(monkeypatch, lambda path: not path.endswith(".json"))
+    assert prune(tmp_path) == []
+
+
+def add_layer(storage: StreamStorage, name: str, shards: Iterable[int]) -> LayerStorage:
+    """Write the spans of some shards of a layer."""
+    layer = storage.add_layer(name, gl.formats.Text())
+    for number in shards:
+        with layer.writer(number) as spans:
+            spans.append([(0, 5, "all of it")])
+    return layer
+
+
+def of(storage: StreamStorage, suffix: str) -> set[str]:
+    return {name for name in files(storage.path) if name.endswith(suffix)}
+
+
+def age(monkeypatch: pytest.MonkeyPatch, is_old: Callable[[str], bool]) -> None:
+    """Let files have been written in 1970."""
     original = os.lstat
 
     def aged(path: Any) -> Any:
         status = original(path)
-        if not str(path).endswith(".json"):
+        if is_old(str(path)):
             status = os.stat_result([*status[:7], 0, 0, 0, *status[10:]], {"st_mtime": 0.0, "st_ctime": 0.0})
         return status
 
     monkeypatch.setattr(os, "lstat", aged)
-    assert prune(tmp_path) == []
+
+
+def test_committed_layers_stay_whole_and_uncommitted_ones_go(corpus: StreamStorage) -> None:
+    add_layer(corpus, "kept", range(3)).commit()
+    before = files(corpus.path)
+    assert len(of(corpus, ".layer.json")) == 3
+    assert prune(corpus.path, keep=1, min_age_seconds=0, dry_run=True) == [
+        Remains(f"snapshots/{n}", os.path.getsize(corpus.path / f"snapshots/{n}/guideloom.json"), "old snapshot")
+        for n in range(4)
+    ]
+    layer = add_layer(corpus, "dropped", range(2))
+    removed = prune(corpus.path, min_age_seconds=0)
+    assert files(corpus.path) == before
+    assert [each.reason for each in removed] == ["uncommitted"] * 8
+    assert all(each.path.endswith(".layer.json") for each in removed[:2])
+    assert gl.verify(corpus.path).ok
+    assert layer.missing() == [0, 1, 2]
+
+
+def test_a_layer_that_only_an_old_snapshot_names_goes_with_it(corpus: StreamStorage) -> None:
+    """As in a folder that was put together by hand: there is none otherwise."""
+    current = (corpus.path / "guideloom.json").read_bytes()
+    before = files(corpus.path)
+    add_layer(corpus, "old", range(3)).commit()
+    os.rename(corpus.path / "snapshots/4", corpus.path / "snapshots/1-")
+    shutil.rmtree(corpus.path / "snapshots/1")
+    os.rename(corpus.path / "snapshots/1-", corpus.path / "snapshots/1")
+    (corpus.path / "guideloom.json").write_bytes(current)
+    assert prune(corpus.path) == []
+    removed = prune(corpus.path, keep=2)
+    assert files(corpus.path) == before - {"snapshots/0/guideloom.json", "snapshots/1/guideloom.json"}
+    assert [each.reason for each in removed] == ["old snapshot"] * (2 + 3 * 4)
+    assert gl.verify(corpus.path).ok
+
+
+def test_a_layer_that_is_being_added_stays_while_its_last_shard_is_young(
+    corpus: StreamStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can only be committed as a whole, and its data may have been written days before."""
+    layer = add_layer(corpus, "slow", range(3))
+    add_layer(corpus, "given up", [0])
+    (given_up,) = (name for name in of(corpus, ".layer.json") if b"given up" in (corpus.path / name).read_bytes())
+    (young,) = (
+        name
+        for name in of(corpus, ".layer.json")
+        if b"slow" in (corpus.path / name).read_bytes() and name.startswith("shards/00000002")
+    )
+    age(monkeypatch, lambda path: not path.endswith(young))
+    removed = prune(corpus.path)
+    assert {each.path.split(".")[0] for each in removed if each.path.startswith("shards/")} == {given_up.split(".")[0]}
+    assert len([each for each in removed if each.path.startswith("shards/")]) == 4
+    assert layer.commit() == 4
+    assert gl.verify(corpus.path).ok
+    age(monkeypatch, lambda path: True)
+    assert [each for each in prune(corpus.path) if each.path.startswith("shards/")] == []
+
+
+def test_a_layer_that_was_written_twice_leaves_no_remains(
+    corpus: StreamStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = add_layer(corpus, "twice", [0, 0, 1, 2])
+    layer.commit()
+    age(monkeypatch, lambda path: True)
+    removed = prune(corpus.path)
+    assert len([each for each in removed if each.path.startswith("shards/")]) == 4
+    assert gl.verify(corpus.path).ok
+    assert gl.verify(corpus.path).extra_files == ()
 
 
 def test_prune_does_not_take_what_a_commit_is_taking(corpus: StreamStorage, monkeypatch: pytest.MonkeyPatch) -> None:
