@@ -17,7 +17,7 @@ from tests.adversity.programs import ROOT
 
 CALLS = "openat,write,pwrite64,writev,ftruncate,fallocate,fsync,fdatasync,close,rename,renameat,renameat2,link,linkat,unlink,unlinkat,rmdir,mkdir,mkdirat"  # noqa: E501
 
-needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: apt-get install strace")
 
 _LINE = re.compile(r"(?P<thread>\d+) +(?P<call>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+|\?)")
 

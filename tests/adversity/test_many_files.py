@@ -86,7 +86,7 @@ def can_trace() -> bool:
     )
 
 
-@pytest.mark.skipif(not can_trace(), reason="needs strace, and the right to use it")
+@pytest.mark.skipif(not can_trace(), reason="needs strace (apt-get install strace), and ptrace allowed")
 def test_each_file_is_opened_once_and_nothing_is_asked_per_window(tmp_path: Path) -> None:
     """C77, C78: 64 shards, 3 x 3,333 random windows: one open a file, one stat of its descriptor, no listing."""
     root = store(stream_files(counted([521] * 64, "<i4")), tmp_path / "data")

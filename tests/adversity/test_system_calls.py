@@ -15,7 +15,7 @@ from tests.adversity.programs import run_program, succeeds
 from tests.damage import LAYOUTS
 from tests.streams import counted, shards_of, store, stream_files
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler: apt-get install gcc libc6-dev")
 
 
 # Byte 9000 lies in the block 8192 to 12287: elements 2048 to 3071 of the first file, and of that from element 4001 on.

@@ -108,7 +108,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -
         try:
             os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # as /dev/zero
         except PermissionError:
-            pytest.skip("only root makes devices")
+            pytest.skip("only root makes devices; run the test as root")
     else:
         path.symlink_to("nowhere" if kind == "link out of nowhere" else "shard.bin")
 

@@ -73,7 +73,9 @@ def test_every_contender_runs(make: Any) -> None:
         assert all(np.isfinite(value) for value in [*result["values"], *result.get("costs", {}).values()])
 
 
-@pytest.mark.skipif(not shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"), reason="needs nginx")
+@pytest.mark.skipif(
+    not shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"), reason="needs nginx: apt-get install nginx"
+)
 def test_http() -> None:
     size = http.Size(2, 65_536, TIMING)
     path = data.stream(size.num_shards, size.shard_tokens)
@@ -384,7 +386,7 @@ def _skip_in_memory(path: Path) -> None:
     mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
     _, kind = max((len(point), kind) for point, kind in mounts if path.is_relative_to(point))
     if kind in ("tmpfs", "ramfs"):
-        pytest.skip(f"files on {kind} cannot leave the page cache")
+        pytest.skip(f"files on {kind} cannot leave the page cache; put TMPDIR on a disk")
 
 
 class TestWriting:

@@ -24,9 +24,9 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_quoted_once(name: str) -> None:
     """C71."""
-    with MisbehavingServer({f"root/{name}": b"12345"}) as server:
-        assert run(HTTPBackend(f"{server.url}/root/"), read, (name, 1, 3)) == [b"234"]
-        assert [request.target for request in server.requests] == [f"/root/{NAMES[name]}"]
+    with MisbehavingServer({f"data/{name}": b"12345"}) as server:
+        assert run(HTTPBackend(f"{server.url}/data/"), read, (name, 1, 3)) == [b"234"]
+        assert [request.target for request in server.requests] == [f"/data/{NAMES[name]}"]
 
 
 @pytest.mark.parametrize(

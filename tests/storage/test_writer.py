@@ -376,7 +376,7 @@ def test_the_limit_of_a_file_is_a_write_error(storage: StreamStorage) -> None:
 
 def test_a_full_disk_is_a_write_error(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
+        pytest.skip("mounting a small tmpfs needs root; run the test as root")
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
